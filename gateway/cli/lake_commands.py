@@ -65,16 +65,28 @@ example:
 """ + _EXIT_CODES.format("done", "failed, and the message says why")
 
 _SQL = """\
-Answer an SQL query over the tables of the lake, in DataFusion's dialect, which is close to PostgreSQL's. It needs neither
-Spark nor Java. A table that is not there yet is empty.
+Answer an SQL query over the tables of the lake, in DataFusion's dialect, which is close to PostgreSQL's. It needs
+neither Spark nor Java. A table that is not there yet is empty.
 """
 
 _SQL_EPILOG = """\
 examples:
-  stomp-gateway pipeline sql --lake lake "select vhost, sum(sent) from dest_hour where d = '2026-11-21' group by vhost"
+  stomp-gateway pipeline sql --lake lake "select vhost, sum(sent) from dest_hour group by vhost"
   stomp-gateway pipeline sql --lake lake --format csv "select * from sessions" > sessions.csv
 
-""" + _EXIT_CODES.format("it printed the answer", "the query is wrong, or the lake cannot be read")
+""" + _EXIT_CODES.format("it printed the answer", "the query is wrong, or the lake cannot be read")  # noqa: S608
+
+_UPGRADE = """\
+Take over a lake of Parquet files that an older release has made. The lake of Delta tables takes its place, and the old
+one is kept beside it as LAKE.before-upgrade; that needs as much room again. Then run `pipeline ingest`, which computes
+the other tables.
+"""
+
+_UPGRADE_EPILOG = """\
+example:
+  stomp-gateway pipeline upgrade --lake lake
+
+""" + _EXIT_CODES.format("done", "failed, and the message says why; the old lake is unchanged")
 
 
 def add_lake_commands(commands: Commands, checked: Callable[[Run], Run]) -> None:
@@ -106,6 +118,11 @@ def add_lake_commands(commands: Commands, checked: Callable[[Run], Run]) -> None
         "--format", choices=("table", "csv", "json"), default="table",
         help="how to print it; json is one object per line (default: table, of the first 1,000 rows)",
     )  # fmt: skip
+    upgrade = add_command(
+        commands, "upgrade", checked(_upgrade), help="take over a lake of an older release",
+        description=_UPGRADE, epilog=_UPGRADE_EPILOG,
+    )  # fmt: skip
+    upgrade.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake of the older release")
 
 
 def _add_gc(commands: Commands, checked: Callable[[Run], Run]) -> None:
@@ -177,4 +194,11 @@ def _sql(options: argparse.Namespace) -> ExitCode:
     from gateway.pipeline.query_output import print_query  # noqa: PLC0415
 
     print_query(Lake(options.lake), options.query, options.format, sys.stdout)
+    return ExitCode.OK
+
+
+def _upgrade(options: argparse.Namespace) -> ExitCode:
+    from gateway.pipeline.upgrade import upgrade  # noqa: PLC0415
+
+    upgrade(options.lake.absolute(), sys.stdout)
     return ExitCode.OK

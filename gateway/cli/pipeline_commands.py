@@ -6,7 +6,7 @@ import argparse
 import errno
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,7 +20,7 @@ from gateway.errors import ExitCode, PipelineError, UsageError
 if TYPE_CHECKING:
     from gateway.cli.commands import Commands, Run
 
-_REQUIRED_PACKAGES: Final = ("pyspark", "pyarrow")
+_PACKAGES: Final = ("deltalake", "pyarrow")
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_PERMISSION: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -77,7 +77,7 @@ def add_pipeline(commands: Commands) -> None:
 
 def _add_ingest(commands: Commands) -> None:
     ingest = add_command(
-        commands, "ingest", _needing_extra(_ingest), help="add journals to the lake",
+        commands, "ingest", _needing_spark(_ingest), help="add journals to the lake",
         description=_INGEST, epilog=_INGEST_EPILOG,
     )  # fmt: skip
     ingest.add_argument(
@@ -125,9 +125,13 @@ def _setting(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _needing_extra(run: Run) -> Run:
+def _needing_spark(run: Run) -> Run:
+    return _needing_extra(run, ("pyspark", *_PACKAGES))
+
+
+def _needing_extra(run: Run, packages: Sequence[str] = _PACKAGES) -> Run:
     def checked(options: argparse.Namespace) -> ExitCode:
-        missing = [name for name in _REQUIRED_PACKAGES if importlib.util.find_spec(name) is None]
+        missing = [name for name in packages if importlib.util.find_spec(name) is None]
         if missing:
             names = " and ".join(missing)
             raise UsageError(f"the pipeline needs {names}, not installed here: pip install 'stomp-gateway[pipeline]'")

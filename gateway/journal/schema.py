@@ -280,8 +280,8 @@ MESSAGE_EVENTS: Final = ("send", "conf", "dlv", "ack", "nack")
 """Values of ``e`` that are written for each message, at level message only."""
 
 EVENT_WORDS: Final = {
-    "conn": "connect", "sub": "subscribe", "unsub": "unsubscribe", "conf": "confirm", "ret": "return",
-    "dlv": "deliver", "rcpt": "receipt", "err": "error", "blk": "blocked", "use": "feature", "drop": "dropped",
+    "conn": "connect", "sub": "subscribe", "unsub": "unsubscribe", "conf": "confirm", "dlv": "deliver", "err": "error",
+    "blk": "blocked", "use": "feature", "drop": "dropped",
 }  # fmt: skip
 """What tables call an event whose value of ``e`` is short. All others have the same name in both."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
 from gateway.pipeline.check_journal import check_journals
 from gateway.pipeline.check_lines import LineChecker
@@ -18,6 +18,10 @@ from gateway.pipeline.check_tables import check_computed, check_files, check_rol
 from gateway.pipeline.lake import Lake, last_batch
 from gateway.pipeline.lake_sql import QueryError, Snapshot
 from gateway.pipeline.table_schemas import BATCH_TABLES
+
+_BOOTS: Final = """
+select boot, max(node) node, sum(dropped) dropped, bool_or(closed) closed from boots group by boot order by boot
+"""
 
 
 def check(lake: Lake, journals: Sequence[Path], out: TextIO, *, quiet: bool = False) -> bool:
@@ -58,9 +62,7 @@ def _note_unfinished(snapshot: Snapshot, applied: int, output: CheckOutput) -> N
 def _note_boots(snapshot: Snapshot, output: CheckOutput) -> None:
     """Tell what gateways dropped, and which did not stop in an orderly way."""
     not_closed = []
-    for row in snapshot.rows(
-        "select boot, max(node) node, sum(dropped) dropped, bool_or(closed) closed from boots group by boot order by boot"
-    ):
+    for row in snapshot.rows(_BOOTS):
         name = f"boot {row['boot']} ({row['node']})"
         if row["dropped"]:
             output.note(

@@ -72,7 +72,7 @@ class _Compared:
             (self.waiting, "segments are not ingested yet",
              "They are newer than what the lake has of their boots, as usual. Run `pipeline ingest`."),
             (self.later, "segments are of another schema version",
-             "This release cannot read them; their lines are not in the lake. Ingest with the release that wrote them."),
+             "This release cannot read them, and their lines are not in the lake. Ingest with that which wrote them."),
             (self.abandoned, "open segments have not been written for an hour",
              "Left by gateways that were killed, or that are idle. A gateway that starts on that node finishes them."),
         ):  # fmt: skip
@@ -93,7 +93,7 @@ def check_journals(snapshot: Snapshot, journals: Sequence[Path], output: CheckOu
     for journal in journals:
         for path, name in list_journal(journal):
             lines = known.get(path.name)
-            compared.add(path, name, lines if isinstance(lines, int) else None, newest.get(name.boot, -1))
+            compared.add(path, name, lines, newest.get(name.boot, -1))
     compared.report(output)
 
 

@@ -51,7 +51,7 @@ class _Boot:
 class LineChecker:
     """Looks for missing and repeated lines of each boot, segment by segment in the order of numbers.
 
-    Memory: DataFusion groups lines by segment and day, which are some hundred bytes each, and this class keeps one boot.
+    Memory: DataFusion groups lines by segment and day, which are some hundred bytes each; this class keeps one boot.
     """
 
     def __init__(self, snapshot: Snapshot, applied: int, output: CheckOutput) -> None:
@@ -70,7 +70,7 @@ class LineChecker:
         for row in self._snapshot.rows(_SEGMENTS):
             if row["name"] is None:
                 self._foreign.append(str(row["file"]))
-            elif row["batch"] <= self._applied:  # type: ignore[operator]
+            elif row["batch"] <= self._applied:
                 if boot is None or boot.name != row["boot"]:
                     self._report(boot)
                     boot = _Boot(str(row["boot"]), str(row["node"]))
@@ -120,7 +120,7 @@ class LineChecker:
             return ([(first, last)], []) if row["found"] < complete[0] - row["bad"] else ([], [])
         where = f"file = '{row['name']}' and d in ({', '.join(map(repr, row['days']))})"
         numbers = self._snapshot.rows(f"select seq from events where {where} order by seq")  # noqa: S608
-        return line_numbers.gaps_and_repeats(line_numbers.ranges(int(each["seq"]) for each in numbers))  # type: ignore[call-overload]
+        return line_numbers.gaps_and_repeats(line_numbers.ranges(each["seq"] for each in numbers))
 
     def _report(self, boot: _Boot | None) -> None:
         if boot is None:

@@ -151,7 +151,8 @@ class Lake:
         applied = min(self.last_batch(table) for table in BATCH_TABLES)
         if self.last_batch("segments") <= applied:
             return []
-        rows = self.sql(f"select distinct batch, directory from segments where batch > {applied} order by batch")  # noqa: S608
+        query = f"select distinct batch, directory from segments where batch > {applied} order by batch"  # noqa: S608
+        rows = self.sql(query)
         return [(row["batch"], row["directory"]) for row in rows.to_pylist()]
 
     def commit_files(
@@ -159,7 +160,8 @@ class Lake:
     ) -> bool:
         """Add files to a table in one step, as a batch's; with ``days`` in place of those days' files.
 
-        A table without days is replaced as a whole by ``days=()``. Returns whether it did; False if the table has this batch, or a later one, already.
+        A table without days is replaced as a whole by ``days=()``. Returns whether it did; False if the table has this
+        batch, or a later one, already.
         """
         schema, partitions = Schema.from_arrow(schema_of(table)), partitions_of(table)
         actions: list[AddAction | RemoveAction] = [file.as_action() for file in files]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
@@ -33,14 +34,18 @@ class Snapshot:
                 self._builder.register(name, found)
 
     def batches(self, query: str) -> Iterator[pa.RecordBatch]:
-        """The answer piece by piece, as it is computed. Raises QueryError as `sql`."""
+        """The answer piece by piece, as it is computed, at least one. Raises QueryError as `sql`."""
         with _explained():
             reader = pa.RecordBatchReader.from_stream(self._builder.execute(query))
             plain = _plain_schema(reader.schema)
+            empty = True
             for batch in reader:
+                empty = False
                 yield batch.cast(plain, safe=False)
+            if empty:
+                yield pa.RecordBatch.from_pylist([], plain)
 
-    def rows(self, query: str) -> Iterator[dict[str, object]]:
+    def rows(self, query: str) -> Iterator[dict[str, Any]]:
         """The answer row by row. Raises QueryError as `sql`."""
         for batch in self.batches(query):
             yield from batch.to_pylist()

@@ -22,7 +22,7 @@ from gateway.pipeline.line_numbers import SUMS
 from gateway.pipeline.table_schemas import BATCH_TABLES, COLUMNS, COMPUTED_TABLES
 
 KEEP_HOURS: Final = 168
-"""How long a file stays that no table names any more: readers of older snapshots, and ingests under way, may need it."""
+"""How long a file stays that no table names: readers of older snapshots, and ingests under way, may need it."""
 
 _ZSTD: Final = WriterProperties(compression="ZSTD", compression_level=3)
 _DAY: Final = 86_400
@@ -171,8 +171,7 @@ def _delete_events(lake: Lake, day: str) -> int | None:
         number = last_batch(snapshot.tables["deleted_lines"]) + 1
         if noted.num_rows and not lake.write_rows("deleted_lines", noted, number):
             continue  # another gc has noted something
-        events = snapshot.tables["events"]
-        assert events is not None
+        events = snapshot.tables["events"] or lake.create("events")
         with lake.explained(), suppress(CommitFailedError):  # an ingest has added lines: those must be noted, too
             return int(events.delete(f"d = '{day}'")["num_deleted_rows"])
     raise PipelineError(f"other commands write into the table events of {lake} all the time. Try again later.")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, TextIO
 
 import msgspec
@@ -26,11 +26,9 @@ def print_query(lake: Lake, query: str, form: str, out: TextIO) -> None:
     """
     lake.must_exist()
     batches = lake.snapshot().batches(query)
-    first = next(batches, None)
-    if first is None:
-        return
+    first = next(batches)
     names = first.schema.names
-    rows = (row for batch in _all(first, batches) for row in _rows(batch))
+    rows = (row for batch in chain([first], batches) for row in _rows(batch))
     if form == "csv":
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(names)
@@ -40,11 +38,6 @@ def print_query(lake: Lake, query: str, form: str, out: TextIO) -> None:
             print(msgspec.json.encode(dict(zip(names, row, strict=True))).decode(), file=out)
     else:
         _print_table(names, rows, out)
-
-
-def _all(first: pa.RecordBatch, others: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from others
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[list[object]]:

@@ -61,8 +61,7 @@ from (select *, [regexp_extract(file, '^([a-z]+)-(.+)-([0-9a-f]{16})-[0-9]+-[0-9
 
 -- What tables call events.
 create table words as select * from (values ('conn', 'connect'), ('sub', 'subscribe'), ('unsub', 'unsubscribe'),
-    ('conf', 'confirm'), ('dlv', 'deliver'), ('err', 'error'), ('blk', 'blocked'), ('use', 'feature'), ('drop', 'dropped'),
-    ('ret', 'return'), ('rcpt', 'receipt')) w(short, word);
+    ('conf', 'confirm'), ('dlv', 'deliver'), ('err', 'error'), ('blk', 'blocked'), ('use', 'feature'), ('drop', 'dropped')) w(short, word);
 create table events as
 select e.* replace (coalesce((select word from words where short = e.event), e.event) as event) from events_of_journal e;
 """
@@ -326,20 +325,12 @@ class Oracle:
         """Close the database."""
         self._connection.close()
 
-    def days(self, table: str) -> list[str]:
-        """The days on which a table has rows."""
-        return [
-            str(day) for (day,) in self._connection.execute(f"select distinct d from {table} order by d").fetchall()
-        ]
+    def rows(self, table: str) -> list[Row]:
+        """A table's rows."""
+        return self.answer(f"select * from {table}")
 
-    def rows(self, table: str, day: str | None = None) -> list[Row]:
-        """A table's rows.
-
-        Args:
-            table: its name.
-            day: of the partition, and then without the column d; None: all, with it.
-        """
-        columns, where = ("*", "") if day is None else ("* exclude (d)", f"where d = '{day}'")
-        found = self._connection.execute(f"select {columns} from {table} {where}")
+    def answer(self, query: str) -> list[Row]:
+        """The answer to a query over the tables."""
+        found = self._connection.execute(query)
         names = [column[0] for column in found.description or ()]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from gateway.journal import histogram
-from gateway.pipeline.line_parser import events_of, read_fast
+from gateway.pipeline.line_parser import events_of, parse
 from gateway.pipeline.rollup import KEYS, bucket_of, highest_of, lowest_of, roll_up
 from tests.support.journals import START, write_segment
 
@@ -21,7 +21,8 @@ GOT = {**WHO, "s": "0", "am": "client", "m": 1}
 
 def rolled(spark: SparkSession, directory: Path, lines: Iterable[Mapping[str, object]]) -> list[Row]:
     path = write_segment(directory, [{"t": START, **line} for line in lines])
-    rows: DataFrame = roll_up(events_of(read_fast(spark, [str(path)])))
+    text = spark.read.text(str(path)).withColumn("file", F.lit(path.name))
+    rows: DataFrame = roll_up(events_of(parse(text)))
     return [row for row in rows.orderBy("ts10", "event", "code", "bucket").collect() if row.event != "open"]
 
 
@@ -43,8 +44,8 @@ def test_the_counters_of_a_stat_line_become_rows(spark: SparkSession, tmp_path: 
         ("ack", None, None, 2.0, 0.0),
         ("ack", None, 31, 3.0, 0.0),
         ("ack", None, 40, 2.0, 0.0),
-        ("dlv", None, None, 6.0, 900.0),
-        ("dlv", "redelivered", None, 4.0, 0.0),
+        ("deliver", None, None, 6.0, 900.0),
+        ("deliver", "redelivered", None, 4.0, 0.0),
         ("nack", "discard", None, 1.0, 0.0),
         ("nack", "requeue", None, 2.0, 0.0),
     ]
@@ -63,6 +64,20 @@ def test_a_cumulative_acknowledgement_counts_for_all_that_it_covers(spark: Spark
         ("ack", None, None, 1.0),
         ("ack", None, 5, 6.0),
         ("nack", "requeue", None, 2.0),
+    ]
+
+
+def test_the_time_in_the_queue_is_an_event_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
+    delivery = {"e": "dlv", **GOT, "b": 7}
+    rows = rolled(
+        spark,
+        tmp_path,
+        [{**delivery, "ql": 40, "w": 2.0}, delivery, {"e": "stat", **GOT, "cnt": {"dlv": 3}, "h": {"queue:31": 2}}],
+    )
+    assert [(row.event, row.bucket, row.n, row.bytes) for row in rows] == [
+        ("deliver", None, 6.0, 21.0),
+        ("queue", 31, 2.0, 0.0),
+        ("queue", 36, 2.0, 0.0),
     ]
 
 

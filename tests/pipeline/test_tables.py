@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import io
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -11,9 +14,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from gateway.pipeline.ingest import IngestOptions, ingest
 from gateway.pipeline.lake import Lake
+from gateway.pipeline.maintenance import collect, compact
+from gateway.pipeline.progress import Progress
 from gateway.pipeline.table_schemas import COMPUTED_TABLES
-from gateway.pipeline.tables import refresh
 from tests.pipeline.oracle import Oracle, Row
 from tests.support.journals import DAY, SECOND, START, JournalMaker, write_segment
 
@@ -115,92 +120,16 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return journal
 
 
-def mini_ingest(spark, lake, segments):
-    import uuid
-    from datetime import UTC, datetime
-
-    from pyspark.sql import functions as F
-
-    from gateway.journal.segments import SegmentName
-    from gateway.pipeline.line_parser import bad_lines_of, events_of, parse
-    from gateway.pipeline.rollup import roll_up
-    from gateway.pipeline.spark_tables import hadoop_path, list_files, read_files, write_files
-    from gateway.pipeline.table_schemas import schema_of
-
-    batch = lake.last_batch("segments") + 1
-    directory = f"t-{batch}-{uuid.uuid4().hex[:6]}"
-    text = (
-        spark.read.option("lineSep", "\n")
-        .text([hadoop_path(str(p)) for p in segments])
-        .select(
-            "value",
-            F.col("_metadata.file_name").alias("file"),
-            F.regexp_extract("_metadata.file_path", "d=([^/]*)/[^/]*$", 1).alias("day"),
-        )
-    )
-    parsed = parse(text).persist()
-    write_files(events_of(parsed), lake, "events", directory)
-    write_files(bad_lines_of(parsed), lake, "bad_lines", directory)
-    ev = read_files(spark, lake, "events", directory)
-    write_files(roll_up(ev), lake, "rollup_10s", directory)
-    rows = []
-    tol = 300_000_000
-    got = {
-        r["file"]: r
-        for r in ev.groupBy("file")
-        .agg(
-            F.count("*").alias("n"),
-            F.min("seq").alias("lo"),
-            F.max("seq").alias("hi"),
-            F.collect_set("d").alias("days"),
-        )
-        .collect()
-    }
-    ses = {}
-    for r in (
-        ev.where("event in ('connect','end')")
-        .select("file", F.unix_micros("ts").alias("ts"), F.try_element_at("totals", F.lit("us")).alias("us"))
-        .collect()
-    ):
-        b = r["ts"] - (r["us"] or 0)
-        ses.setdefault(r["file"], set()).update(
-            datetime.fromtimestamp(x / 1e6, UTC).strftime("%Y-%m-%d") for x in (b - tol, b + tol)
-        )
-    for p in segments:
-        name = SegmentName.read(p.name)
-        r = got.get(p.name)
-        n = p.read_bytes().count(b"\n")
-        rows.append(
-            {
-                "name": p.name,
-                "impl": name.impl,
-                "node": name.node,
-                "boot": name.boot,
-                "first": r and r["lo"],
-                "last": r and r["hi"],
-                "lines": n,
-                "bad": n - (r["n"] if r else 0),
-                "bytes": 0,
-                "newest": None,
-                "days": sorted(r["days"]) if r else [],
-                "session_days": sorted(ses.get(p.name, ())),
-                "batch": batch,
-                "directory": directory,
-                "ingested": datetime.now(UTC),
-                "d": p.parent.name[2:],
-            }
-        )
-    lake.write_rows("segments", pa.Table.from_pylist(rows, schema_of("segments")), batch)
-    for t in ("events", "rollup_10s", "bad_lines"):
-        lake.commit_files(t, list_files(spark, lake, t, directory), batch)
-    parsed.unpersist()
+def ingest_into(lake: Lake, journal: Path, spark: SparkSession) -> None:
+    ingest(IngestOptions([str(journal)], lake.url), Progress(io.StringIO()), spark)
 
 
 @pytest.fixture(scope="module")
 def lake(spark: SparkSession, journal: Path) -> Lake:
     lake = Lake(journal.parent / "a lake {of} é")
-    mini_ingest(spark, lake, sorted(journal.glob("d=*/*.jsonl")))
-    refresh(spark, lake, now=NOW / SECOND)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gateway.pipeline.tables.time.time", lambda: NOW / SECOND)
+        ingest_into(lake, journal, spark)
     return lake
 
 
@@ -213,7 +142,7 @@ def oracle(journal: Path) -> Iterator[Oracle]:
 
 def rows_of(lake: Lake, table: str) -> list[Row]:
     """A table's rows; times are microseconds since the epoch."""
-    found = lake.sql(f"select * from {table}")
+    found = lake.sql(f"select * from {table}")  # noqa: S608
     columns = [column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in found.columns]
     rows: list[Row] = pa.Table.from_arrays(columns, found.column_names).to_pylist()
     return rows
@@ -265,3 +194,104 @@ def test_durable_subscriptions_have_their_verdicts(oracle: Oracle, lake: Lake) -
     assert {name: by_name[f"durable-{name}"] for name in ("here", "left", "killed", "given-up", "forgotten")} == {
         "here": "active", "left": "idle", "killed": "abandoned", "given-up": "deleted", "forgotten": "abandoned",
     }  # fmt: skip
+
+
+@pytest.fixture
+def pieces(tmp_path: Path) -> list[Path]:
+    """The segments of two boots whose sessions last from one segment to the next, and over midnight."""
+    made = [
+        JournalMaker(tmp_path / "journal", seed=5, start=START - DAY // 2, span=DAY).write(250, per_segment=50),
+        JournalMaker(tmp_path / "journal", seed=6, node="node2", start=START - 1800 * SECOND).write(
+            150, per_segment=50
+        ),
+    ]
+    return [path for each in made for path in each.segments]
+
+
+def held_back(segments: list[Path]) -> None:
+    """Let ingest not see some segments yet."""
+    for path in segments:
+        path.rename(path.with_name(f".{path.name}"))
+
+
+def put_back(segments: list[Path]) -> None:
+    for path in segments:
+        path.with_name(f".{path.name}").rename(path)
+
+
+def assert_all_same(lake: Lake, journal: Path) -> None:
+    oracle = Oracle(journal, now=NOW)
+    for table in ("events", "rollup_10s", *COMPUTED_TABLES):
+        assert_same(rows_of(lake, table), oracle.rows(table))
+    oracle.close()
+
+
+def test_tables_that_grow_by_pieces_are_those_of_the_whole(
+    pieces: list[Path], spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.pipeline.tables.time.time", lambda: NOW / SECOND)
+    lake, journal = Lake(tmp_path / "lake"), tmp_path / "journal"
+    late = pieces[1::2]  # so that ends come before their beginnings, too
+    held_back(late)
+    ingest_into(lake, journal, spark)
+    compact(lake, io.StringIO())
+    put_back(late)
+    ingest_into(lake, journal, spark)
+    assert_all_same(lake, journal)
+    # A computed table that is gone is computed again, and so are all others.
+    shutil.rmtree(tmp_path / "lake/dest_hour")
+    ingest_into(lake, journal, spark)
+    assert_all_same(lake, journal)
+
+
+def test_of_a_day_whose_events_are_deleted_only_what_can_be_computed_changes(
+    pieces: list[Path], spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.pipeline.tables.time.time", lambda: NOW / SECOND)
+    lake, journal = Lake(tmp_path / "lake"), tmp_path / "journal"
+    late = [path for path in pieces if path.name.split("-")[-1].startswith("000001")]
+    held_back(late)
+    ingest_into(lake, journal, spark)
+    kept = {table: rows_of(lake, table) for table in ("boots", "features_used", "durable_days")}
+    age = time.time() - START / SECOND - 3600
+    collect(lake, [journal], 1e6, age / 86_400, io.StringIO())
+    assert lake.days("events") == ["2026-11-21"]
+    put_back(late)
+    ingest_into(lake, journal, spark)
+    oracle = Oracle(journal, now=NOW)
+    for table in ("rollup_10s", "dest_hour", "latency_hour", "sessions"):
+        assert_same(rows_of(lake, table), oracle.rows(table))
+    oracle.close()
+    for table, rows in kept.items():
+        first_day = [row for row in rows if row["d"] == "2026-11-20"]
+        assert first_day
+        assert_same([row for row in rows_of(lake, table) if row["d"] == "2026-11-20"], first_day)
+
+
+def test_numbers_as_large_as_a_line_may_have_do_not_stop_anything(spark: SparkSession, tmp_path: Path) -> None:
+    most = 1 << 53
+    about = {
+        "t": START,
+        "c": 1,
+        **WHO,
+        "d": "/queue/a",
+        "dk": "queue",
+        "s": "1",
+        "am": "client",
+        "sn": "name",
+        "w": 1e6,
+    }
+    counters = dict.fromkeys(("send", "send_bytes", "conf", "dlv", "dlv_bytes", "redelivered", "ack", "requeue"), most)
+    lines: list[dict[str, object]] = [
+        *({"e": event, **about, "m": most, "n": most, "l": most, "b": most} for event in ("send", "conf", "dlv", "ack")),
+        {"e": "nack", **about, "n": most, "x": "requeue"}, {"e": "drop", "t": START, "n": most}, conn(START, 1, l=most),
+        {"e": "stat", **about, "cnt": counters, "h": {"ack:800": most, "ack:0800": most, "conf:800": most}},
+        {"e": "stat", **about, "cnt": {"redelivered": most}}, end(START, 1, most),
+    ]  # fmt: skip
+    write_segment(tmp_path / "journal", lines * 3)
+    lake = Lake(tmp_path / "lake")
+    ingest_into(lake, tmp_path / "journal", spark)
+    assert lake.sql("select sum(bad) bad from segments")["bad"].to_pylist() == [0]
+    (row,) = rows_of(lake, "dest_hour")
+    assert (row["sent"], row["delivered_bytes"], row["acked"]) == (most, most, most)
+    assert rows_of(lake, "durable_subs")

@@ -6,12 +6,12 @@ from typing import get_args
 
 import duckdb
 import msgspec
-import pyarrow.parquet
 import pytest
-from gateway.pipeline.parquet_lake import BATCH_TABLES, DAY_TABLES, WHOLE_TABLES, ParquetLake
-from gateway.pipeline.parquet_schemas import COLUMNS, schema_of
+from deltalake import DeltaTable
 
 from gateway.journal import schema
+from gateway.pipeline.lake import Lake
+from gateway.pipeline.table_schemas import COLUMNS
 
 _DOCS = Path(__file__).parents[3] / "docs"
 _PAGE = "".join((_DOCS / name).read_text("utf-8") for name in ("journal.md", "pipeline.md"))
@@ -38,25 +38,26 @@ def test_every_field_of_a_line_is_explained(line: type[schema.Line]) -> None:
 
 
 @pytest.mark.parametrize("table", COLUMNS)
-def test_every_column_of_a_computed_table_is_explained(table: str) -> None:
-    names = {column.split()[0] for column in COLUMNS[table].split(", ")}
+def test_every_column_of_a_table_is_explained(table: str) -> None:
+    names = {column.split()[0] for column in COLUMNS[table].split(", ")} - {"d", "level"}
 
     assert not _unexplained(names, _row(table))
 
 
-def test_every_table_is_explained() -> None:
-    assert all(_row(table) for table in (*BATCH_TABLES, *DAY_TABLES, *WHOLE_TABLES))
+def test_the_words_of_events_are_explained() -> None:
+    assert not [pair for pair in schema.EVENT_WORDS.items() if "`{1}` (`{0}`)".format(*pair) not in _PAGE]
 
 
-def test_the_queries_for_duckdb_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake = ParquetLake(tmp_path)
-    for table in COLUMNS:
-        path = lake.whole_file(table) if table in WHOLE_TABLES else lake.day_file(table, "2026-11-21")
-        path.parent.mkdir(parents=True)
-        pyarrow.parquet.write_table(schema_of(table).empty_table(), path)
-    queries = re.findall(r"^-- DuckDB\n(.*?);$", _PAGE, re.MULTILINE | re.DOTALL)
-    monkeypatch.chdir(tmp_path)
+def test_the_queries_run(tmp_path: Path) -> None:
+    queries = re.findall(r"^```sql\n(.*?)^```$", _PAGE, re.MULTILINE | re.DOTALL)
 
     assert len(queries) == 3
     for query in queries:
-        assert duckdb.connect().execute(query).fetchall() == []
+        assert Lake(tmp_path).sql(query).num_rows == 0
+
+
+def test_duckdb_reads_a_table_as_the_page_says(tmp_path: Path) -> None:
+    Lake(tmp_path).create("dest_hour")
+    assert 'DeltaTable("LAKE/dest_hour").to_pyarrow_dataset(); duckdb.sql("from rows")' in _PAGE
+    rows = DeltaTable(str(tmp_path / "dest_hour")).to_pyarrow_dataset()
+    assert "sent_bytes" in duckdb.from_arrow(rows).columns

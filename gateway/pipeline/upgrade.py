@@ -1,0 +1,226 @@
+"""Takes over a lake of the releases before Delta: directories of Parquet files, of which manifests say which count.
+
+The new lake is made beside the old one and takes its place at the end, so a killed upgrade is begun again. What was
+recorded is copied with today's names. The next ingest computes the other tables; of days whose events were deleted it
+cannot, so those tables' rows are copied, too.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from gateway.errors import PipelineError
+from gateway.journal.schema import EVENT_WORDS
+from gateway.journal.segments import SegmentName
+from gateway.pipeline.lake import Lake
+from gateway.pipeline.line_numbers import sums_of_range
+from gateway.pipeline.table_schemas import schema_of
+
+_PARTITIONS: Final = {"events": "d=*/level=*", "rollup_10s": "d=*", "bad_lines": "d=*"}
+_KEPT_OF_DELETED_DAYS: Final = ("boots", "sessions", "features_used", "durable_days")
+_COMMIT_ROWS: Final = 1 << 20
+"""About how many rows a commit copies; they are in memory at once."""
+
+
+def upgrade(lake: Path, out: TextIO) -> None:
+    """Put a lake of Delta tables in the place of an old one, which is kept beside it under another name.
+
+    Raises PipelineError if there is no old lake, or it cannot be read.
+    """
+    new, before = (lake.with_name(f"{lake.name}.{what}") for what in ("new", "before-upgrade"))
+    if not lake.exists() and before.exists() and new.exists():  # killed between the two renames
+        new.rename(lake)
+    elif not (lake / "_batches").is_dir():
+        raise PipelineError(f"there is no lake of an older release at {lake}.")
+    else:
+        if new.exists():
+            shutil.rmtree(new)  # of an upgrade that was killed
+        _Copy(_OldLake(lake), Lake(new), out).run()
+        lake.rename(before)
+        new.rename(lake)
+    print(f"done. Run `pipeline ingest` and `pipeline check`; then {before} may be deleted.", file=out)
+
+
+class _OldLake:
+    """An old lake: its manifests, and the files that count."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        found = {path.stem: _read_json(path) for path in sorted((root / "_batches").glob("*.json"))}
+        self.manifests = {int(stem): content for stem, content in found.items() if stem.isdigit()}
+        self._compactions = {stem: content["places"] for stem, content in found.items() if not stem.isdigit()}
+        self.deleted = {path.stem: _read_json(path) for path in sorted((root / "_retired").glob("*.json"))}
+
+    def files(self, table: str) -> Iterator[tuple[Path, dict[str, str]]]:
+        """The files of a table that grew by batches, each with its partition."""
+        for partition in sorted((self.root / table).glob(_PARTITIONS[table])):
+            where = partition.relative_to(self.root).as_posix()
+            names = dict(part.split("=", 1) for part in partition.relative_to(self.root / table).parts)
+            for directory in sorted(partition.glob("batch=*")):
+                if self._counts(where, directory.name.removeprefix("batch="), names):
+                    yield from ((path, names) for path in sorted(directory.glob("[!._]*.parquet")))
+
+    def _counts(self, where: str, batch: str, names: dict[str, str]) -> bool:
+        """Whether a batch's directory belongs to the lake: by its manifest, and not replaced, nor deleted."""
+        removed = self.deleted.get(names["d"], {}).get("removed", ())
+        if where.startswith("events/") and f"level={names['level']}/batch={batch}" in removed:
+            return False
+        merged = {name: {*places[where]} for name, places in self._compactions.items() if where in places}
+        if batch in merged:
+            return not any(merged[batch] < others for others in merged.values())
+        return (
+            batch.isdigit() and int(batch) in self.manifests and not any(int(batch) in ids for ids in merged.values())
+        )
+
+    def computed(self, table: str, day: str) -> pa.Table | None:
+        """The rows of a computed table's day."""
+        path = self.root / table / f"d={day}" / f"{table}.parquet"
+        return pq.ParquetFile(path).read() if path.exists() else None
+
+
+@dataclass
+class _Segment:
+    """A segment of an old manifest; its first line number is that of all lines of its boot before."""
+
+    name: SegmentName
+    lines: int
+    bad: int
+    manifest: dict[str, Any]
+    first: int = field(default=0)
+
+
+class _Copy:
+    """One copy of an old lake."""
+
+    def __init__(self, old: _OldLake, lake: Lake, out: TextIO) -> None:
+        self._old = old
+        self._lake = lake
+        self._out = out
+
+    def run(self) -> None:
+        """Copy everything."""
+        last = max(1, *(self._copy(table) for table in _PARTITIONS))
+        segments = self._segments()
+        self._write("segments", self._recorded(segments, last), last)
+        self._write("deleted_lines", self._deleted_lines(segments), 0)
+        for table in _KEPT_OF_DELETED_DAYS:
+            found = ((day, self._old.computed(table, day)) for day in self._old.deleted)
+            rows = [_renamed(table, rows, {"d": day}) for day, rows in found if rows is not None]
+            if rows:
+                self._lake.write_rows(table, pa.concat_tables(rows), 0)
+        for table in _PARTITIONS:  # all have the same last batch then
+            self._lake.commit_files(table, [], last)
+
+    def _copy(self, table: str) -> int:
+        """Copy a table, some files at a time; returns a number above those of its commits."""
+        number, count = 1, 0
+        held: list[pa.Table] = []
+        for path, partition in self._old.files(table):
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(1 << 17):
+                    held.append(_renamed(table, pa.Table.from_batches([batch]), partition))
+                    count += len(batch)
+                    if sum(map(len, held)) >= _COMMIT_ROWS:
+                        self._lake.write_rows(table, pa.concat_tables(held), number)
+                        number, held = number + 1, []
+        if held:
+            self._lake.write_rows(table, pa.concat_tables(held), number)
+        print(f"{table}: {count:,} rows", file=self._out)
+        return number + 1
+
+    def _segments(self) -> list[_Segment]:
+        found = [
+            _Segment(name, each["lines"], each.get("bad", 0), manifest)
+            for manifest in self._old.manifests.values()
+            for each in manifest["segments"]
+            if (name := SegmentName.read(each["path"].rpartition("/")[2])) is not None
+        ]
+        next_line: dict[str, int] = {}
+        for segment in sorted(found, key=lambda each: each.name.number):
+            segment.first = next_line.get(segment.name.boot, 0)
+            next_line[segment.name.boot] = segment.first + segment.lines
+        return found
+
+    def _recorded(self, segments: list[_Segment], batch: int) -> list[dict[str, object]]:
+        days = {each["path"].rpartition("/")[2]: each["path"][2:12]
+                for manifest in self._old.manifests.values() for each in manifest["segments"]}  # fmt: skip
+        now = datetime.now(UTC)
+        return [
+            {
+                "name": str(each.name), "impl": each.name.impl, "node": each.name.node, "boot": each.name.boot,
+                "first": each.first, "last": each.first + each.lines - 1, "lines": each.lines, "bad": each.bad,
+                "days": each.manifest["days"], "session_days": each.manifest["session_days"], "batch": batch,
+                "directory": "", "ingested": now, "d": days[str(each.name)],
+            }
+            for each in segments
+        ]  # fmt: skip
+
+    def _deleted_lines(self, segments: list[_Segment]) -> list[dict[str, object]]:
+        """The lines of deleted days, which an old lake has by boot, by segment."""
+        rows: list[dict[str, object]] = []
+        for day, content in self._old.deleted.items():
+            for each in segments:
+                last_line = each.first + each.lines - 1
+                parts = [
+                    (max(first, each.first), min(last, last_line))
+                    for first, last in content["boots"].get(each.name.boot, ())
+                    if first <= last_line and last >= each.first
+                ]
+                if parts:
+                    sums = [sum(values) for values in zip(*(sums_of_range(*part) for part in parts), strict=True)]
+                    rows.append(
+                        {
+                            "file": str(each.name), "boot": each.name.boot, "d": day,
+                            "lines": sum(last - first + 1 for first, last in parts),
+                            "first": parts[0][0], "last": parts[-1][1],
+                            **dict(zip(("sum1", "sum2", "sum3"), map(_wrapped, sums), strict=True)),
+                        }
+                    )  # fmt: skip
+        return rows
+
+    def _write(self, table: str, rows: list[dict[str, object]], batch: int) -> None:
+        names = schema_of(table).names
+        plain = [{name: row.get(name) for name in names} for row in rows]
+        self._lake.write_rows(table, pa.Table.from_pylist(plain, schema_of(table)), batch)
+
+
+def _wrapped(value: int) -> int:
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _renamed(table: str, rows: pa.Table, partition: dict[str, str]) -> pa.Table:
+    """Old rows with the columns and words of today; a column that old rows lack is null."""
+    columns = {{"user": "login"}.get(name, name): rows[name] for name in rows.column_names}
+    if table in ("events", "rollup_10s"):
+        columns["event"] = _words(columns["event"])
+    for name, value in partition.items():
+        columns[name] = pa.array([value] * len(rows), pa.string())
+    schema = schema_of(table)
+    found = [columns.get(each.name, pa.nulls(len(rows), each.type)) for each in schema]
+    return pa.Table.from_arrays(
+        [column.cast(each.type) for column, each in zip(found, schema, strict=True)], schema=schema
+    )
+
+
+def _words(events: pa.ChunkedArray) -> pa.ChunkedArray:
+    for short, word in EVENT_WORDS.items():
+        events = pc.if_else(pc.equal(events, short), word, events)
+    return events
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise PipelineError(f"the manifest {path} cannot be read: {error}") from error
+    return found
