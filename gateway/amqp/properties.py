@@ -36,14 +36,19 @@ _BEHIND_TABLE: Final = (
     (1 << 3, "app_id", 0),
 )
 
+_ANY_BEHIND_TABLE: Final = (1 << 13) - (1 << 3)
+
 # Bytes of the table's field values whose size is fixed, by type letter. RabbitMQ's dialect: "s" is a signed short, and
 # "l" and "L" are both signed.
 _FIXED_SIZES: Final = {
     ord("t"): 1, ord("b"): 1, ord("B"): 1, ord("s"): 2, ord("u"): 2, ord("I"): 4, ord("i"): 4, ord("f"): 4,
     ord("l"): 8, ord("L"): 8, ord("d"): 8, ord("T"): 8, ord("D"): 5, ord("V"): 0,
 }  # fmt: skip
-_SIZED: Final = frozenset(b"SxFA")
+_LONG_STRING: Final = ord("S")
+_SIZED: Final = frozenset(b"xFA")
 _SHOWN_NUMBERS: Final = frozenset(b"IlL")
+
+_length = struct.Struct(">I").unpack_from
 
 
 @dataclass(slots=True)
@@ -131,7 +136,7 @@ def decode(data: bytes) -> Properties:
     """
     try:
         return _PropertyReader(data).properties()
-    except IndexError as error:
+    except (IndexError, struct.error) as error:
         raise CodecError("the properties of a message end too early") from error
 
 
@@ -153,7 +158,7 @@ class _PropertyReader:
             found.content_encoding = self._text()
         if flags & _HEADERS:
             found.headers = self._table()
-        for flag, field, size in _BEHIND_TABLE:
+        for flag, field, size in _BEHIND_TABLE if flags & _ANY_BEHIND_TABLE else ():
             if flags & flag:
                 setattr(found, field, self._number(size) if size else self._text())
         if flags & _CLUSTER_ID:
@@ -175,23 +180,35 @@ class _PropertyReader:
         return self._take(self._take(1)[0])
 
     def _table(self) -> list[tuple[bytes, bytes | int]]:
+        """The entries of the headers table. HOT: once per message with new headers; most values are long strings."""
         end = self._number(4) + self._at
+        data, at = self._data, self._at
         shown: list[tuple[bytes, bytes | int]] = []
-        while self._at < end:
-            name = self._text()
-            value = self._field()
-            if value is not None:
-                shown.append((name, value))
-        if self._at != end:
+        while at < end:
+            kind_at = at + 1 + data[at]
+            if data[kind_at] == _LONG_STRING:
+                start = kind_at + 5
+                name, at = data[at + 1 : kind_at], start + _length(data, kind_at + 1)[0]
+                shown.append((name, data[start:at]))
+            else:
+                self._at = kind_at
+                value = self._field()
+                if value is not None:
+                    shown.append((data[at + 1 : kind_at], value))
+                at = self._at
+        if at > len(data):
+            raise IndexError(at)
+        if at != end:
             raise CodecError("the last entry of a headers table is longer than the table")
+        self._at = at
         return shown
 
     def _field(self) -> bytes | int | None:
-        """One field value; None for the types that a STOMP header cannot show."""
+        """One field value, which is no long string; None for the types that a STOMP header cannot show."""
         kind = self._take(1)[0]
         if kind in _SIZED:
-            value = self._take(self._number(4))
-            return value if kind == ord("S") else None
+            self._take(self._number(4))
+            return None
         size = _FIXED_SIZES.get(kind)
         if size is None:
             raise CodecError(f"unknown type {chr(kind)!r} in a headers table")

@@ -23,8 +23,9 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.errors import GatewayError, JournalError, StompError
 from gateway.journal import schema
 from gateway.journal.privacy import KEY_NAME, DestinationNames, UserNames, peer_name, users_key
-from gateway.journal.recorder import Recorder, VirtualHostJournal
+from gateway.journal.recorder import Recorder
 from gateway.journal.segments import of_gateway, worker_node
+from gateway.journal.session_recorder import VirtualHostJournal
 from gateway.journal.ship_targets import open_store
 from gateway.journal.shipper import Shipper, ShipStats, ShipTarget
 from gateway.journal.stream_broker import StreamBroker

@@ -35,7 +35,7 @@ class CachedPublish:
     """
 
     __slots__ = (
-        "_gaps", "_headers", "_trims", "_volatile", "channel_key", "counter", "destination", "exchange", "is_plain",
+        "_headers", "_trims", "_volatile", "channel_key", "counter", "destination", "exchange", "gaps", "is_plain",
         "kind", "mandatory", "publication", "queue", "reply_queue", "routing_key", "temp_queue", "traffic",
         "transaction",
     )  # fmt: skip
@@ -85,7 +85,8 @@ class CachedPublish:
         self.reply_queue: bytes | None = None
         # A transaction may have ended, and a reply queue may be gone; so these are checked for every frame.
         self.is_plain = self.transaction is None and self.temp_queue is None
-        self._gaps = _NO_VALUES
+        # Names of the headers that differ from message to message, in the order of the headers table.
+        self.gaps = _NO_VALUES
         self._trims = trims
         self._volatile = volatile
         self._headers = headers
@@ -104,7 +105,7 @@ class CachedPublish:
         self.channel_key = channel_key
         self.reply_queue = reply_queue
         properties = properties_of_send(self._headers, reply_queue or self._headers.get(b"reply-to"))
-        table, self._gaps = table_of_send(self._headers, self._volatile)
+        table, self.gaps = table_of_send(self._headers, self._volatile)
         before, behind = encode_around_table(properties)
         method = encode_publish(channel, self.exchange, self.routing_key, mandatory=self.mandatory)
         self.publication = Publication(channel, frame_max, method, before, table, behind)
@@ -124,7 +125,7 @@ class CachedPublish:
 
         ``length`` is the content-length header.
         """
-        gaps = self._gaps
+        gaps = self.gaps
         if not gaps:
             return _NO_VALUES
         length = length or b""

@@ -32,9 +32,9 @@ class Commit:
 # Each virtual host has these exchanges, and nobody can delete them.
 _PREDECLARED: Final = frozenset((b"", b"amq.direct", b"amq.fanout", b"amq.topic", b"amq.headers", b"amq.match"))
 
-Unconfirmed = tuple[bytes | None, CachedPublish, int, Commit | None, object, bytes | None, bytes | None]
+Unconfirmed = tuple[bytes | None, CachedPublish, int, Commit | None, object, bytes | None, tuple[bytes, ...]]
 """A message that waits for its confirm: receipt, where it went, bytes of its body, the COMMIT that published it, what
-the observer's counter returned for it (``sent_at``), the body, and its content-length header. The last two are there to
+the observer's counter returned for it (``sent_at``), the body, and the values of ``gaps``. The last two are there to
 publish it again if the link is lost; the body is None once the broker has returned the message, and in a session that
 does not outlive its link. A plain tuple, since one is made for every message."""
 
@@ -178,7 +178,7 @@ class PublisherConfirms:
             if message is not None and _is_returned(message, returned, receipt):
                 self._last_returned = sequence
                 _, cached_publish, size, commit, *_ = message
-                unconfirmed[sequence] = (None, cached_publish, size, commit, None, None, None)
+                unconfirmed[sequence] = (None, cached_publish, size, commit, None, None, ())
                 return message
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -19,6 +19,10 @@ class SessionObserver(Protocol):
     Messages are counted by counters, one for each header block of SEND and one for each subscription. The session asks
     for each counter once and calls it directly.
     """
+
+    @property
+    def header_values(self) -> Collection[bytes]:
+        """Names of the headers of SEND whose values it looks at."""
 
     def sends(self, cached_publish: CachedPublish, headers: Mapping[bytes, bytes]) -> SendCounter:
         """A SEND has a new header block. Returns the counter for all messages with these headers."""

@@ -6,8 +6,10 @@ A SEND is published at once where everything it needs is there. Otherwise it ask
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Final, TypeVar
 
 from gateway.amqp.codec import Publication
 from gateway.amqp.splitter import Return
@@ -19,9 +21,15 @@ from gateway.session.context import NO_SETTINGS, Hold, SessionContext
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.queues import QueueSpec, temporary_queue
 from gateway.session.transactions import size_of
+from gateway.session.varied_publish import VariedPublish, VariedPublishes
 from gateway.stomp.decoder import Decoder
 from gateway.stomp.encoder import encode_receipt
 from gateway.stomp.frame import Frame, ReceiptAndBody
+
+# Stands on a header block whose SEND was published as one of its kind.
+_CAME_ONCE: Final = object()
+
+_Made = TypeVar("_Made", bound=CachedPublish)
 
 
 class Publisher:
@@ -29,7 +37,7 @@ class Publisher:
 
     __slots__ = (
         "_blocked", "_channel", "_channel_key", "_confirmed_before", "_context", "_frame_max", "_has_rejected",
-        "_keeps_bodies", "_of_commit", "_output", "confirms", "has_confirms", "is_lost",
+        "_keeps_bodies", "_of_commit", "_output", "_varied", "confirms", "has_confirms", "is_lost",
     )  # fmt: skip
 
     def __init__(self, context: SessionContext) -> None:
@@ -56,6 +64,8 @@ class Publisher:
         # behind the output, and nothing comes behind them before all of them are confirmed.
         self._of_commit: list[tuple[Publication, bytes, tuple[bytes, ...]]] = []
         self._blocked = False
+        # Made for the first SEND.
+        self._varied: VariedPublishes | None = None
 
     @property
     def has_output(self) -> bool:
@@ -134,7 +144,7 @@ class Publisher:
         """SEND: asks for what is missing first, and leaves the frame to a transaction."""
         cached = frame.header_block.cached_publish
         if not isinstance(cached, CachedPublish):
-            cached = self._cache(frame)
+            cached = self._cache(frame) if cached is not None else self._find_varied(frame) or self._cache(frame)
         if not self._is_prepared(frame, cached):
             return
         if cached.transaction is not None:
@@ -148,17 +158,37 @@ class Publisher:
             self._hold()
 
     def _cache(self, frame: Frame) -> CachedPublish:
+        block = frame.header_block
+        cached = self._make(CachedPublish, self._context.headers(frame), block.volatile)
+        block.cached_publish = cached
+        return cached
+
+    def _find_varied(self, frame: Frame) -> CachedPublish | None:
+        """What the SEND has in common with others, if its header block is new and only values in it are."""
         context = self._context
-        headers, block = context.headers(frame), frame.header_block
-        cached = CachedPublish(
+        varied = self._varied
+        if varied is None:
+            meant = () if context.observer is None else context.observer.header_values
+            varied = self._varied = VariedPublishes(partial(self._make, VariedPublish), meant)
+        headers = context.headers(frame)
+        found = varied.find(headers)
+        if found is None or not found.is_plain:
+            return None
+        # If the block comes again, it gets a cached publish of its own.
+        frame.header_block.cached_publish = _CAME_ONCE
+        found.headers = headers
+        return found
+
+    def _make(self, what: type[_Made], headers: Mapping[bytes, bytes], volatile: tuple[bytes, ...]) -> _Made:
+        context = self._context
+        cached = what(
             headers,
-            block.volatile,
+            volatile,
             context.settings.default_topic_exchange,
             trims=context.trims_values,
             rules=context.queue_rules,
             destinations=context.destination_rules,
         )
-        block.cached_publish = cached
         cached.traffic = context.traffic.sends.counter(cached.destination, cached.kind)
         if context.observer is not None:
             cached.counter = context.observer.sends(cached, headers)
@@ -254,7 +284,7 @@ class Publisher:
             size = len(body)
             total += size
             sent_at = None if counter is None else counter.sent(size, receipt is not None)
-            messages.append((receipt, cached, size, commit, sent_at, body if keeps_bodies else None, length))
+            messages.append((receipt, cached, size, commit, sent_at, body if keeps_bodies else None, values))
         self._output += frames
         traffic = cached.traffic
         traffic.published += len(messages)
@@ -396,13 +426,13 @@ class Publisher:
         self._channel, self._frame_max, self.has_confirms = event.channel, event.frame_max, event.confirms
         given_up: list[Commit] = []
         for message in self.confirms.take_all():
-            receipt, cached, size, commit, _, body, length = message
+            _, cached, size, commit, _, body, values = message
             if body is None or (commit is not None and commit.is_interrupted):
                 if commit is not None:
                     commit.unconfirmed -= 1
                     given_up.append(commit)
                 continue
-            self._output.append(self._built(cached).encode(body, cached.values(receipt, length)))
+            self._output.append(self._built(cached).encode(body, values))
             self.confirms.add([message], size)
         self._confirmed_before = self._context.traffic.confirmed if self.confirms else None
         self._release_window()

@@ -12,12 +12,15 @@ from gateway.session import translate
 from gateway.session.delivery_ledger import OUT_OF_ORDER, AckMode, DeliveryLedger
 from gateway.session.destinations import TEMP_QUEUE, DestinationKind, message_destination, parse
 from gateway.session.traffic import DeliveryCounter, TrafficByDestination, TrafficCounter
+from gateway.stomp.block_cache import BlockCache
 from gateway.stomp.headers import escape
 
-# Messages with the same route and properties share their encoded headers. So many blocks are cached for each
-# subscription, none of them larger than this.
-_CACHED_BLOCKS: Final = 128
+# Messages with the same route and properties share their encoded headers, which are cached for each subscription. None
+# that is cached has more bytes of both than this.
 _LARGEST_CACHED_BLOCK: Final = 2048
+_MOST_BYTES: Final = 300_000
+_OF_BLOCK: Final = 300
+_OF_BYTE: Final = 3
 
 # An entry of the headers table, a number, that RabbitMQ adds to everything that a stream delivers.
 _STREAM_OFFSET: Final = b"x-stream-offset"
@@ -130,7 +133,7 @@ class Subscription:
         delivery = b"%b@@%b@@" % (escape(tag), escape(session))
         ack = b"\nack:" + delivery if shows_ack and mode is not AckMode.AUTO else b""
         self._prefixes = (_MESSAGE + named, b"message-id:" + delivery, ack)
-        self._header_cache: dict[bytes, tuple[bytes, bytes, bytes]] = {}
+        self._header_cache = BlockCache[tuple[bytes, bytes, bytes]](_MOST_BYTES, _OF_BLOCK, _OF_BYTE)
         # What stands before the number, between the two numbers of a MESSAGE with an ack header, and behind; and what
         # that is for: route, properties, size of the body, redelivered.
         self._layout = (b"", b"", b"")
@@ -344,9 +347,7 @@ class Subscription:
                 self.next_offset = offset + 1
         headers = (before, ack, b"\n" + translate.message_headers(amqp.decode(properties)))
         if len(key) <= _LARGEST_CACHED_BLOCK and not self.is_stream and _RECEIPT_FIELD not in properties:
-            if len(self._header_cache) >= _CACHED_BLOCKS:
-                self._header_cache.clear()
-            self._header_cache[key] = headers
+            self._header_cache.enter(key, headers)
         return headers
 
     def drop_for_requeue(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:

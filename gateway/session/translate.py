@@ -29,7 +29,8 @@ _TEXTS: Final = {
     b"app-id": "app_id",
 }
 _NUMBERS: Final = {b"priority": ("priority", 0xFF), b"timestamp": ("timestamp", 0xFFFF_FFFF_FFFF_FFFF)}
-_OTHERS: Final = frozenset((b"destination", b"reply-to", b"persistent"))
+PROPERTIES: Final = frozenset((*_TEXTS, *_NUMBERS, b"destination", b"reply-to", b"persistent"))
+"""Headers of SEND that are no entries of the headers table."""
 
 # Headers of a MESSAGE that the gateway itself writes. A message's own header of such a name is dropped, so that no
 # publisher can forge the header that a client acknowledges with.
@@ -84,7 +85,7 @@ def table_of_send(
     names: list[bytes] = []
     piece = b""
     for name, value in reversed(tuple(headers.items())):
-        if name in _TEXTS or name in _NUMBERS or name in _OTHERS:
+        if name in PROPERTIES:
             continue
         if len(name) > LONGEST_SHORT_STRING:
             raise error_frames.name_too_long(name)
@@ -100,7 +101,7 @@ def table_of_send(
 def message_headers(properties: Properties) -> bytes:
     """The encoded header lines of a MESSAGE: first the headers table, in its order, then the properties."""
     lines = _property_lines(properties)
-    taken = _OWN.union(name for name, _ in lines)
+    taken = _OWN.union([name for name, _ in lines]) if lines else _OWN
     table = [
         (name, value if isinstance(value, bytes) else b"%d" % value)
         for name, value in properties.headers or ()

@@ -5,8 +5,8 @@ more. Whole frames are read straight from the chunk they came in. The rest of a 
 together with what is known about it, so that no byte is searched twice however small the pieces are:
 
 * the header lines so far were read one by one (a bad line is an error at once, not at the end of the frame);
-* with a content-length, the size at which the frame will be complete is known and nothing is searched at all;
-* without one, only the new bytes are searched for the NUL.
+* without a content-length, only the new bytes are searched for the NUL;
+* with one, nothing is searched at all: the rest of the body is kept as it comes, and joined once.
 
 Speed. A producer repeats its header block, so SEND blocks are looked up by their own bytes in two bounded tables: the
 block without the value of ``receipt`` (messages of one size), and, failing that, without the value of
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from gateway.errors import FrameError, TlsHandshakeError
+from gateway.stomp.block_cache import BlockCache
 from gateway.stomp.frame import ACK_ID, CONTENT_LENGTH, RECEIPT, AckFrame, Frame, HeaderBlock, ReceiptAndBody
 from gateway.stomp.headers import printable, read_integer, split_line
 
@@ -38,10 +39,17 @@ _FIRST_OF_ACK: Final = ord("A")
 # What a TLS handshake begins with (RFC 8446, 5.1). No command does.
 _FIRST_OF_TLS: Final = 0x16
 
-# So many header blocks are cached for each connection, none larger than this: enough for a producer that sends to some
-# dozens of destinations, and small beside the connection itself.
-_CACHED_BLOCKS: Final = 64
+# Header blocks are cached for each connection, none larger than this: enough for a producer that sends to a thousand
+# destinations in turn. A block takes what the session keeps on it, too.
 _LARGEST_CACHED_BLOCK: Final = 2048
+_MOST_BYTES: Final = 4 << 20
+_OF_BLOCK: Final = 2500
+_OF_BYTE: Final = 8
+_MOST_BYTES_SIZED: Final = 384 << 10
+_OF_SIZED_BLOCK: Final = 200
+
+# Smaller pieces of a body are joined as they come: each would take more memory than what is in it.
+_LEAST_PIECE: Final = 4096
 
 # Digits of a length that the fast path reads; more are longer than any frame, or zeros that the slow path may judge.
 _LONGEST_LENGTH: Final = 9
@@ -87,11 +95,59 @@ class _PartialFrame:
     buffer: bytearray
     line: int = 0  # where the header line starts that is not complete yet
     searched: int = 0  # bytes before this hold no end of that line, or no NUL once the header block is complete
-    needed: int = 0  # size at which the frame is complete; 0 while unknown
+    has_length: bool = False  # so that no NUL is searched
     head: _Head | None = None  # once the blank line has arrived
     command: bytes = b""
     lines: int = 0
     headers: dict[bytes, bytes] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return len(self.buffer)
+
+
+class _PartialBody:
+    """A frame whose header block is read and whose body, of a known length, is arriving.
+
+    Args:
+        frame: gets the body.
+        size: bytes that have come of the frame.
+        piece: those of its body.
+        missing: what is to come of the body and the NUL behind it.
+    """
+
+    __slots__ = ("_frame", "_missing", "_pieces", "_position", "_rest", "size")
+
+    def __init__(self, frame: Frame, size: int, piece: bytes, missing: int) -> None:
+        self.size = size
+        self._frame = frame
+        self._pieces = [piece]
+        self._missing = missing
+        # What came with the end of the frame, the NUL first, and where that is.
+        self._rest = b""
+        self._position = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take what one read gave. HOT: once per read of a large body."""
+        self.size += len(data)
+        missing, pieces = self._missing, self._pieces
+        if missing == 0:
+            self._rest += data
+        elif len(data) < missing:
+            self._missing = missing - len(data)
+            if len(pieces[-1]) < _LEAST_PIECE:
+                pieces[-1] += data
+            else:
+                pieces.append(data)
+        else:
+            self._missing = 0
+            self._frame.body = b"".join((*pieces, memoryview(data)[: missing - 1]))
+            pieces.clear()
+            self._rest, self._position = data, missing - 1
+
+    def take(self) -> tuple[Frame, bytes, int] | None:
+        """The frame once it is complete, and where in which bytes its NUL should be."""
+        return None if self._missing else (self._frame, self._rest, self._position)
 
 
 class Decoder:
@@ -106,15 +162,15 @@ class Decoder:
         self.limits = limits or FrameLimits()
         self._chunk = b""
         self._position = 0
-        self._partial: _PartialFrame | None = None
+        self._partial: _PartialFrame | _PartialBody | None = None
         # Of the frame at the beginning of the chunk, if it came in pieces.
         self._head: _Head | None = None
         # Header blocks by their bytes without the values of receipt and content-length; and once more by the bytes with
         # content-length, next to the length's text and number.
-        self._header_blocks: dict[bytes, HeaderBlock] = {}
-        self._sized_blocks: dict[bytes, tuple[HeaderBlock, bytes | None, int]] = {}
+        self._header_blocks = BlockCache[HeaderBlock](_MOST_BYTES, _OF_BLOCK, _OF_BYTE)
+        self._sized_blocks = BlockCache[tuple[HeaderBlock, bytes | None, int]](_MOST_BYTES_SIZED, _OF_SIZED_BLOCK)
         # Header blocks of ACKs by their bytes without the values of receipt and id.
-        self._ack_blocks: dict[bytes, HeaderBlock] = {}
+        self._ack_blocks = BlockCache[HeaderBlock](_MOST_BYTES_SIZED, _OF_BLOCK, _OF_BYTE)
         # Where the frame that was handed out last began; -1 if it took the slow path.
         self._fast_start = -1
 
@@ -122,7 +178,7 @@ class Decoder:
     def buffered(self) -> int:
         """Bytes received that belong to no frame handed out yet."""
         waiting = len(self._chunk) - self._position
-        return waiting + (len(self._partial.buffer) if self._partial else 0)
+        return waiting + (self._partial.size if self._partial else 0)
 
     def feed(self, data: bytes) -> None:
         """Take what one read of the socket gave.
@@ -137,6 +193,9 @@ class Decoder:
             left = len(self._chunk) - self._position
             self._chunk = self._chunk[self._position :] + data if left else data
             self._position = 0
+            return
+        if isinstance(partial, _PartialBody):
+            partial.feed(data)
             return
         partial.buffer += data
         if self._is_complete(partial):
@@ -162,7 +221,7 @@ class Decoder:
             start = self._between_frames(start)
         if start >= size:
             self._chunk, self._position = b"", 0
-            return None
+            return None if self._partial is None else self._take_whole(self._partial)
         if chunk[start] != _FIRST_OF_SEND:
             return self._next_ack(start) if chunk[start] == _FIRST_OF_ACK else self._slow_frame(start)
         # The search is bounded, or lines that end in CR LF would cost a search of the whole chunk for each frame.
@@ -183,7 +242,7 @@ class Decoder:
         body = end + 2
         stop = chunk.find(b"\0", body) if length is None else body + body_size
         if not 0 < stop < size or chunk[stop] or stop - start >= self.limits.frame:
-            return self._slow_frame(start)
+            return self._unfinished(Frame(header_block, b"", receipt, length), start, body, stop)
         self._position = stop + 1
         self._fast_start = start
         return Frame(header_block, chunk[body:stop], receipt, length)
@@ -309,9 +368,8 @@ class Decoder:
             header_block = self._header_blocks.get(key) if length.isdigit() and len(length) <= _LONGEST_LENGTH else None
         if header_block is None:
             return None
-        if len(self._sized_blocks) >= _CACHED_BLOCKS:
-            self._sized_blocks.clear()
-        known = self._sized_blocks[block] = (header_block, length, int(length or 0))
+        known = (header_block, length, int(length or 0))
+        self._sized_blocks.enter(block, known)
         return known
 
     def _cache(self, block: bytes, header_block: HeaderBlock) -> None:
@@ -323,9 +381,8 @@ class Decoder:
         if len(block) > _LARGEST_CACHED_BLOCK or len(header_block.headers.get(RECEIPT, b"")) > _LARGEST_CACHED_BLOCK:
             return
         blocks = self._ack_blocks if is_ack else self._header_blocks
-        if len(blocks) >= _CACHED_BLOCKS:
-            blocks.clear()
-        blocks[block] = header_block
+        if block not in blocks:
+            blocks.enter(block, header_block)
 
     # The slow path: it defines the grammar.
 
@@ -345,16 +402,22 @@ class Decoder:
         stop = chunk.find(b"\0", body) if length is None else body + length
         if stop - start >= self.limits.frame:
             raise self._too_large()
-        if stop < 0 or stop >= len(chunk):
+        if length is None and not 0 <= stop < len(chunk):
             self._keep_partial(start, head)
             return None
-        if chunk[stop]:
-            raise FrameError("content-length is shorter than the body: no NUL where the body should end")
-        self._position = stop + 1
         headers, receipt = header_block.headers, header_block.headers.get(RECEIPT)
         if header_block.command == b"SEND":
             self._cache(chunk[start : start + head.end], header_block)
-            return Frame(header_block, chunk[body:stop], receipt, headers.get(CONTENT_LENGTH))
+            frame = Frame(header_block, b"", receipt, headers.get(CONTENT_LENGTH))
+            if stop >= len(chunk):
+                self._await_body(frame, start, body, stop)
+                return None
+            if chunk[stop]:
+                raise _no_nul()
+            self._position = stop + 1
+            frame.body = chunk[body:stop]
+            return frame
+        self._position = stop + 1
         if header_block.command == b"ACK" and ACK_ID in headers:
             self._cache(chunk[start : start + head.end], header_block)
         return Frame(header_block, b"", receipt)
@@ -406,11 +469,36 @@ class Decoder:
         if len(rest) > self.limits.frame:
             raise self._too_large()
 
+    def _unfinished(self, frame: Frame, start: int, body: int, stop: int) -> Frame | None:
+        """Keep a frame whose header block is known and whose body has not arrived; any other takes the slow path."""
+        if frame.length is None or stop < len(self._chunk) or stop - start >= self.limits.frame:
+            return self._slow_frame(start)
+        self._await_body(frame, start, body, stop)
+        return None
+
+    def _await_body(self, frame: Frame, start: int, body: int, stop: int) -> None:
+        """Keep a frame that begins at ``start`` until its body has arrived, which is to end at ``stop``."""
+        chunk = self._chunk
+        self._partial = _PartialBody(frame, len(chunk) - start, chunk[body:], stop + 1 - len(chunk))
+        self._chunk, self._position, self._head = b"", 0, None
+
+    def _take_whole(self, partial: _PartialFrame | _PartialBody) -> Frame | None:
+        """Hand out the frame that came in pieces, if it is complete."""
+        whole = partial.take() if isinstance(partial, _PartialBody) else None
+        if whole is None:
+            return None
+        frame, rest, at = whole
+        if rest[at]:
+            raise _no_nul()
+        self._partial, self._chunk, self._position, self._fast_start = None, rest, at + 1, -1
+        return frame
+
     def _is_complete(self, partial: _PartialFrame) -> bool:
+        """Whether the whole frame is there, or if its length is known, its header block."""
         if partial.head is None and not self._block_arrived(partial):
             return False
-        if partial.needed:
-            return len(partial.buffer) >= partial.needed
+        if partial.has_length:
+            return True
         if partial.buffer.find(b"\0", partial.searched) >= 0:
             return True
         partial.searched = len(partial.buffer)
@@ -443,9 +531,10 @@ class Decoder:
     def _block_read(self, partial: _PartialFrame, head: _Head) -> None:
         """The header block is complete, and only the body is still to come."""
         length = _content_length(head.header_block.command, head.header_block.headers)
-        partial.needed = 0 if length is None else head.body + length + 1
-        if partial.needed > self.limits.frame:
-            raise self._too_large()
+        if length is not None:
+            partial.has_length = True
+            if head.body + length >= self.limits.frame:
+                raise self._too_large()
         partial.head = head
         partial.searched = head.body
 
@@ -454,6 +543,10 @@ class Decoder:
 
     def _too_large(self) -> FrameError:
         return FrameError(f"the frame is larger than {self.limits.frame} octets")
+
+
+def _no_nul() -> FrameError:
+    return FrameError("content-length is shorter than the body: no NUL where the body should end")
 
 
 def _header_block(command: bytes, headers: dict[bytes, bytes]) -> HeaderBlock:

@@ -8,13 +8,17 @@ escaped in every version of STOMP. MESSAGE frames, the hot path, are built by th
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
-from gateway.stomp.headers import escape
+from gateway.stomp.headers import escape, needs_escape
 
 
 def encode_headers(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Encode header lines, each with its LF, from pairs of unescaped name and value."""
-    return b"".join([b"%b:%b\n" % (escape(name), escape(value)) for name, value in headers])
+    pairs = tuple(headers)
+    if needs_escape(b"".join(chain.from_iterable(pairs))):
+        return b"".join([b"%b:%b\n" % (escape(name), escape(value)) for name, value in pairs])
+    return b"".join([b"%b:%b\n" % pair for pair in pairs])
 
 
 def encode(command: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes = b"") -> bytes:

@@ -10,6 +10,7 @@ from gateway.errors import FrameError
 
 # Swaps the two bytes: while a value is decoded, each stands for the other.
 _SWAPPED: Final = bytes.maketrans(b"\n\\", b"\\\n")
+_ESCAPED: Final = b"\\:\n\r"
 _INTEGER: Final = re.compile(rb"[+-]?[0-9]+")
 
 # RabbitMQ's adapter reads numbers of any length. The time to read one grows with the square of its length, so there
@@ -30,6 +31,11 @@ def escape(value: bytes) -> bytes:
         # As most receipts and ids are; for bytes it means ASCII.
         return value
     return value.replace(b"\\", b"\\\\").replace(b":", b"\\c").replace(b"\n", b"\\n").replace(b"\r", b"\\r")
+
+
+def needs_escape(text: bytes) -> bool:
+    """Whether `escape` changes anything in a text, which may be many values one behind the other."""
+    return len(text.translate(None, _ESCAPED)) != len(text)
 
 
 def unescape(value: bytes) -> bytes:

@@ -20,8 +20,8 @@ from tests.support.model_broker import ModelBroker
 SERVER: Final = b"stomp-gateway/0"
 
 # Header blocks that are cached, see gateway/stomp/decoder.py and gateway/session/subscription.py.
-_CACHED_BLOCKS: Final = 64
-_CACHED_HEADERS: Final = 128
+_CACHED_BLOCKS: Final = 2000
+_CACHED_HEADERS: Final = 1000
 
 # A session ends so without an ERROR.
 _QUIET_ENDS: Final = (CloseReason.DISCONNECT, CloseReason.CLIENT_GONE, CloseReason.TLS_ON_PLAIN_PORT)

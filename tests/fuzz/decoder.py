@@ -19,7 +19,7 @@ LIMITS: Final = (
 )
 
 # Header blocks that a decoder caches; ``_CACHED_BLOCKS`` in gateway/stomp/decoder.py.
-_REMEMBERED: Final = 64
+_REMEMBERED: Final = 2000
 
 # Reading byte by byte shows the most, and costs the most.
 _LONGEST_BY_BYTE: Final = 2000

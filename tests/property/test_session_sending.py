@@ -1,6 +1,6 @@
 """SEND on the hot path publishes what a session publishes that sees the frame for the first time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import cast
@@ -130,6 +130,7 @@ class _Observer:
     """Notes what it is told of the messages, for all header blocks together."""
 
     calls: list[tuple[object, ...]] = field(default_factory=list)
+    header_values: Collection[bytes] = ()
 
     def sends(self, _cached_publish: CachedPublish, _headers: Mapping[bytes, bytes]) -> "_Observer":
         return self
@@ -188,7 +189,7 @@ class _Producer(Playbook):
         sums = [(key, counter.published, counter.published_bytes) for key, counter in traffic.sends.items()]
         counts = traffic.frames_received, dict(traffic.commands), traffic.receipts_sent, traffic.errors_sent, sums
         window = len(session.confirms), session.confirms.unconfirmed_bytes, session.confirms.last_sequence
-        kept = [(receipt, size, body, length) for receipt, _, size, _, _, body, length in session.confirms.messages]
+        kept = [(receipt, size, body) for receipt, _, size, _, _, body, _ in session.confirms.messages]
         return self.said(), session.take_publishes(), counts, window, kept, set(session.holds), self.state()
 
 

@@ -18,7 +18,7 @@ def confirm_window(messages: int = 10, size: int = 1000) -> PublisherConfirms:
 
 
 def publish(to: PublisherConfirms, receipt: bytes | None = None, size: int = 0, destination: str = "/topic/t") -> None:
-    to.add([(receipt, route(destination), size, None, None, None, None)], size)
+    to.add([(receipt, route(destination), size, None, None, None, ())], size)
 
 
 def receipts(of: PublisherConfirms, sequence: int, *, multiple: bool) -> list[bytes | None]:

@@ -449,7 +449,7 @@ def test_a_session_that_ends_with_its_link_keeps_no_message() -> None:
     play.connect()
     unsettled(play)
     sending(play, ("/topic/a", "r1", "1"))
-    assert [frame for *_, frame in play.session.confirms.messages] == [None]
+    assert [body for *_, body, _ in play.session.confirms.messages] == [None]
     play.confirm(1, accepted=False)
     assert play.said() == [REJECTED.format("r1", "/topic/a")]
 

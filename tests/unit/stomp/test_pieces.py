@@ -1,5 +1,6 @@
 """Frames that arrive in pieces: errors come early, and no byte is searched twice."""
 
+import tracemalloc
 from typing import SupportsIndex
 
 import pytest
@@ -62,20 +63,19 @@ HEADERS = b"".join(b"header-%d:%s\n" % (number, b"y" * 40_000) for number in ran
 @pytest.mark.parametrize(
     ("start", "rest", "most"),
     [
-        (b"SEND\ncontent-length:%d\n" % len(BODY), b"\n" + BODY + b"\0", 10),
         (b"SEND\ndestination:/queue/a\n", b"\n" + BODY + b"\0", len(BODY) + 10_000),
         (b"ACK\nid:1\n", b"\n" + BODY + b"\0", len(BODY) + 10_000),
         (b"SEND\n", HEADERS + b"\n\0", 2 * len(HEADERS) + 10_000),
         (b"SEND\n", b"a:b\n" * 10_000 + b"\n\0", 3 * 40_000),
     ],
-    ids=["content-length", "body up to NUL", "other command", "long headers", "many headers"],
+    ids=["body up to NUL", "other command", "long headers", "many headers"],
 )
 def test_no_byte_is_searched_twice_however_small_the_pieces(start: bytes, rest: bytes, most: int) -> None:
     decoder = Decoder(FrameLimits(lines=10_000))
     decoder.feed(start)
     assert decoder.next_frame() is None
     partial = decoder._partial
-    assert partial is not None
+    assert isinstance(partial, decoder_module._PartialFrame)
     buffer = partial.buffer = CountingBuffer(partial.buffer)
     step = 1_460
     for at in range(0, len(rest), step):
@@ -87,6 +87,37 @@ def test_no_byte_is_searched_twice_however_small_the_pieces(start: bytes, rest: 
     assert len(frame.body) == (len(BODY) if start.startswith(b"SEND\n") and BODY in rest else 0)
     assert len(buffer) == len(start + rest)
     assert 0 < buffer.work <= most
+
+
+@pytest.mark.parametrize(("size", "step"), [(20_000, 1), (len(BODY), 1_460), (len(BODY), 256_000)])
+def test_a_body_of_a_known_length_takes_little_more_than_itself_however_small_the_pieces(size: int, step: int) -> None:
+    decoder = Decoder()
+    decoder.feed(b"SEND\ncontent-length:%d\n\n" % size)
+    body = BODY[:size]
+    tracemalloc.start()
+    try:
+        for at in range(0, size, step):
+            assert decoder.next_frame() is None
+            decoder.feed(body[at : at + step])
+        assert tracemalloc.get_traced_memory()[1] < size + size // 4 + 20_000
+    finally:
+        tracemalloc.stop()
+    decoder.feed(b"\0")
+    frame = decoder.next_frame()
+    assert frame is not None
+    assert frame.body == body
+
+
+def test_what_follows_a_large_body_waits_with_it() -> None:
+    """As while the session is held: nobody takes the frame meanwhile."""
+    decoder = Decoder()
+    decoder.feed(b"SEND\na:1\ncontent-length:5\n\n12")
+    assert decoder.next_frame() is None
+    for piece in (b"345\0\nSEND\na:2\n", b"content-length:1\n", b"\nx\0"):
+        decoder.feed(piece)
+    assert decoder.buffered == len(b"SEND\na:1\ncontent-length:5\n\n12345\0\nSEND\na:2\ncontent-length:1\n\nx\0")
+    frames = [decoder.next_frame() for _ in range(3)]
+    assert [frame and (frame.headers[b"a"], frame.body) for frame in frames] == [(b"1", b"12345"), (b"2", b"x"), None]
 
 
 @pytest.mark.parametrize("cuts", [[], [30], [30, 60], [112], [5, 112, 120]])

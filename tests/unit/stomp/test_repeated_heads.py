@@ -1,5 +1,7 @@
 """A producer's header block is read once and shared, and what belongs to the single frame stays with it."""
 
+import tracemalloc
+
 import pytest
 
 from gateway.errors import FrameError
@@ -105,15 +107,56 @@ def test_a_body_that_looks_like_the_end_of_a_head_changes_nothing() -> None:
         assert (frame.headers, frame.body) == ({b"a": b"1"}, b"x\n\ny")
 
 
-def test_memory_for_header_blocks_is_bounded() -> None:
+@pytest.mark.parametrize("blocks", [100, 1_000])
+def test_all_of_many_blocks_in_turn_are_known_when_they_come_again(blocks: int) -> None:
     decoder = Decoder()
-    for number in range(1_000):
-        read(decoder, b"SEND\nx:%d\ncontent-length:1\n\nb\0" % number)
-        read(decoder, b"SEND\nx:same\ncontent-length:%d\n\n" % number + b"b" * number + b"\0")
-    read(decoder, b"SEND\nx:" + b"long" * 1_000 + b"\n\n\0")
-    remembered = [*decoder._header_blocks, *decoder._sized_blocks]
-    assert len(remembered) <= 2 * 64
-    assert max(map(len, remembered)) <= 2_048
+    frames = [b"SEND\ndestination:/topic/prices.%d\ncontent-length:1\n\nx\0" % number for number in range(blocks)]
+    for frame in frames * 2:
+        read(decoder, frame).header_block.cached_publish = "known"
+    assert all(read(decoder, frame).header_block.cached_publish == "known" for frame in frames)
+
+
+def test_a_block_that_is_in_use_stays_known_beside_many_that_never_come_again() -> None:
+    decoder = Decoder()
+    for number in range(500):
+        read(decoder, b"SEND\nx:%d\n\n\0" % number)
+    same = b"SEND\nx:same\n\n\0"
+    for _ in range(2):
+        read(decoder, same).header_block.cached_publish = "known"
+    for number in range(10_000):
+        read(decoder, b"SEND\nx:unlike-%d\n\n\0" % number)
+    assert read(decoder, same).header_block.cached_publish == "known"
+
+
+def test_some_of_more_blocks_than_there_is_room_for_are_known() -> None:
+    decoder = Decoder()
+    frames = [b"SEND\nx:%s%d\n\n\0" % (b"y" * 1_900, number) for number in range(500)]
+    known = 0
+    for frame in frames * 6:
+        block = read(decoder, frame).header_block
+        known += block.cached_publish is not None
+        block.cached_publish = "known"
+    assert known > 500
+
+
+def test_memory_for_header_blocks_is_bounded() -> None:
+    """Blocks that come once take little; others as much as docs/limits.md says, with what is kept on them."""
+    decoder = Decoder()
+
+    def memory(times: int) -> int:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(6_000):
+            for _ in range(times):
+                read(decoder, b"SEND\nx:%d-%d\ncontent-length:1\n\nb\0" % (times, number))
+        read(decoder, b"SEND\nx:" + b"long" * 1_000 + b"\n\n\0")
+        return tracemalloc.get_traced_memory()[0] - before
+
+    tracemalloc.start()
+    try:
+        assert memory(1) < 300_000
+        assert memory(2) < 4_400_000
+    finally:
+        tracemalloc.stop()
 
 
 class Counted(bytes):

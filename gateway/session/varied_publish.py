@@ -1,0 +1,83 @@
+"""SENDs that differ in headers that mean nothing to the gateway: what they have in common is computed once.
+
+A producer may send an identifier or a time with each message, so that no header block comes twice. The values that
+differ become gaps in one `CachedPublish`, as receipt and content-length are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from gateway.session.cached_publish import CachedPublish
+from gateway.session.queues import QUEUE_ARGUMENTS
+from gateway.session.translate import PROPERTIES
+from gateway.stomp.frame import CONTENT_LENGTH, RECEIPT
+
+# Headers of SEND whose values decide where a message goes or how it gets there. All others are entries of the headers
+# table and nothing else.
+_MEANT: Final = PROPERTIES.union(
+    QUEUE_ARGUMENTS,
+    (b"message-id", b"transaction", b"mandatory", b"durable", b"auto-delete", b"exclusive"),
+)
+_VOLATILE: Final = (RECEIPT, CONTENT_LENGTH)
+
+# So many kinds are known for each session, and no SEND is looked at whose headers are longer than this.
+_KINDS: Final = 64
+_LARGEST: Final = 2048
+
+_Kind = tuple[tuple[bytes, ...], tuple[bytes, ...]]
+
+
+class VariedPublish(CachedPublish):
+    """SENDs with the same names of headers, and the same values of those that mean something."""
+
+    __slots__ = ("headers",)
+
+    # Of the SEND that is published next.
+    headers: Mapping[bytes, bytes]
+
+    def values(self, receipt: bytes | None, length: bytes | None) -> tuple[bytes, ...]:
+        """See `CachedPublish.values`. HOT: once per SEND."""
+        del receipt, length  # they are among the headers
+        headers = self.headers
+        return tuple([headers[name] for name in self.gaps])
+
+
+class VariedPublishes:
+    """The kinds of SENDs of one session.
+
+    Args:
+        make: makes what is cached, from headers and the names of those that differ.
+        meant: further headers whose values mean something.
+    """
+
+    __slots__ = ("_kinds", "_make", "_meant")
+
+    def __init__(
+        self, make: Callable[[Mapping[bytes, bytes], tuple[bytes, ...]], VariedPublish], meant: Collection[bytes]
+    ) -> None:
+        self._make = make
+        self._meant = _MEANT.union(meant)
+        # None for a kind that has come once.
+        self._kinds: dict[_Kind, VariedPublish | None] = {}
+
+    def find(self, headers: Mapping[bytes, bytes]) -> VariedPublish | None:
+        """What SENDs with such headers have in common; None if there has been none, or nothing in them can differ.
+
+        Raises:
+            StompError: as for `CachedPublish`.
+        """
+        meant, names = self._meant, tuple(headers)
+        if sum(map(len, names)) + sum(map(len, headers.values())) > _LARGEST:
+            return None
+        kind = names, tuple([value for name, value in headers.items() if name in meant])
+        found = self._kinds.get(kind)
+        if found is not None:
+            return found
+        if kind in self._kinds:
+            found = self._make(headers, tuple([name for name in names if name not in meant]))
+        elif len(self._kinds) >= _KINDS:
+            self._kinds.clear()
+        self._kinds[kind] = found
+        return found

@@ -1,0 +1,108 @@
+"""SENDs whose headers differ from message to message mean what each of them means alone."""
+
+from collections.abc import Mapping
+
+import pytest
+from pamqp import header
+
+from gateway.amqp.properties import Properties
+from gateway.session import cached_publish
+from gateway.session.translate import properties_of_send
+from tests.support.playbook import Playbook, amqp_frames, stomp
+
+
+def tables(play: Playbook) -> list[object]:
+    """The headers tables of the messages that the session publishes."""
+    frames = [found for _, found in amqp_frames(play.session.take_publishes())]
+    return [found.properties.headers for found in frames if isinstance(found, header.ContentHeader)]
+
+
+def alone(frames: list[bytes], version: str = "1.2") -> bytes:
+    """What a session publishes that has carried out no SEND before, frame by frame."""
+    published = []
+    for frame in frames:
+        play = started(version)
+        play.data(frame)
+        published.append(play.session.take_publishes())
+    return b"".join(published)
+
+
+def started(version: str = "1.2") -> Playbook:
+    """A session whose publishing channel is there."""
+    play = Playbook()
+    play.connect(version)
+    play.client("SEND", "destination:/topic/first", "receipt:first")
+    play.prepare()
+    play.confirm(1)
+    play.said()
+    play.session.take_publishes()
+    return play
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["x:{0}", "destination:/topic/a"],
+        ["destination:/topic/a", "x:{0}", "y: {0} and more", "x:ignored"],
+        ["receipt:r{0}", "x:{0}", "destination:/topic/a", "content-length:2"],
+        ["x:{0}", "content-length:2", "receipt:r{0}", "destination:/exchange/amq.topic/a", "y:{1}"],
+        ["destination:/topic/a", "persistent:true", "x:{1}"],
+        ["destination:/topic/a", "priority:{2}", "x:{0}"],
+        ["destination:/topic/{2}", "x:{0}", "correlation-id:same"],
+        ["destination:/topic/a", "correlation-id:{0}", "x:{0}"],
+        ["destination:/topic/a", "persistent:{3}", "x:{0}"],
+        ["destination:/topic/a", "x:{4}", "y:\\c{0}"],
+    ],
+)
+@pytest.mark.parametrize("version", ["1.0", "1.2"])
+def test_values_that_differ_reach_the_broker_in_their_place(lines: list[str], version: str) -> None:
+    frames = [
+        stomp("SEND", *(line.format(n, "x" * n, n % 3, ["true", "false"][n % 2], " " * n) for line in lines), body="ab")
+        for n in range(12)
+    ]
+    play = started(version)
+    for frame in frames:
+        play.data(frame)
+    assert play.session.take_publishes() == alone(frames, version)
+
+
+def test_what_differs_is_published_again_after_a_loss_as_it_was() -> None:
+    play = started()
+    for number in range(6):
+        play.client("SEND", "destination:/topic/a", f"x:{number}", f"receipt:r{number}", body="ab")
+    published = tables(play)
+    assert published[5] == {"x": "5", "receipt": "r5"}
+    play.recover(play.lose(publishing=True))
+    assert tables(play) == published
+
+
+def test_a_mistake_is_an_error_however_often_it_comes() -> None:
+    play = started()
+    for number in range(4):
+        play.client("SEND", "destination:/topic/a", "priority:high", f"x:{number}")
+    assert [said.split()[0] for said in play.said()] == ["ERROR"] * 4
+
+
+def test_headers_that_do_not_fit_into_an_amqp_frame_are_an_error_of_their_message_only() -> None:
+    play = started()
+    for number in range(4):
+        play.client("SEND", "destination:/topic/a", f"x:{number}", "y:" + "y" * 1000)
+    play.session.take_publishes()
+    play.client("SEND", "destination:/topic/a", "x:4", "y:" + "y" * 90_000, "z:" + "z" * 90_000)
+    assert [said.split()[0] for said in play.said()] == ["ERROR"]
+    assert not play.published()
+
+
+def test_what_is_in_common_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Mapping[bytes, bytes]] = []
+
+    def counted(headers: Mapping[bytes, bytes], reply_to: bytes | None) -> Properties:
+        made.append(headers)
+        return properties_of_send(headers, reply_to)
+
+    play = started()
+    monkeypatch.setattr(cached_publish, "properties_of_send", counted)
+    for number in range(20):
+        play.client("SEND", "destination:/topic/a", f"x:{number}")
+    # The first alone, what it has in common with the second, and each time once more for the channel.
+    assert len(made) == 4
