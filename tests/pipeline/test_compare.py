@@ -32,13 +32,13 @@ def side(tmp_path: Path) -> Side:
 
 
 def compared(before: Rows, after: Rows, tolerance: float = 0.1) -> dict[str, Compared]:
-    found = compare(before.write().snapshot(), after.write().snapshot(), tolerance)
+    found = compare(before.write().snapshot().sql, after.write().snapshot().sql, tolerance)
     return {row.measure: row for row in found}
 
 
 def test_a_lake_is_the_same_as_itself(tmp_path: Path) -> None:
     lake = made_up(Lake(tmp_path / "lake"), AN_HOUR)
-    found = compare(lake.snapshot(), lake.snapshot())
+    found = compare(lake.snapshot().sql, lake.snapshot().sql)
     assert {row.verdict for row in found} <= {"same", "not measured"}
     assert not failed(found)
     assert {"send.rate", "ack.p99_us", "confirm.p50_us", "deliver.redelivered"} <= {row.measure for row in found}
@@ -109,7 +109,7 @@ def test_the_tolerance_is_asked_for(side: Side) -> None:
 
 
 def test_an_empty_lake_is_only_one_side(side: Side, tmp_path: Path) -> None:
-    found = compare(Lake(tmp_path / "none").snapshot(), side("after").write().snapshot())
+    found = compare(Lake(tmp_path / "none").snapshot().sql, side("after").write().snapshot().sql)
     assert {row.verdict for row in found} <= {"only after", "not measured"}
 
 

@@ -148,7 +148,7 @@ def test_what_a_killed_run_has_planned_is_finished_by_the_next(
     def commit(lake: Lake, name: str, *arguments: object) -> bool:
         if name == table:
             raise _KilledError
-        done: bool = really(lake, name, *arguments)  # type: ignore[arg-type]
+        done: bool = really(lake, name, *arguments)
         return done
 
     with monkeypatch.context() as patch:
@@ -169,10 +169,11 @@ def test_two_ingests_at_once(spark: SparkSession, tmp_path: Path) -> None:
     # One has the same checkpoint as the other, one has its own.
     places = [(tmp_path / "journal",), (tmp_path / "journal",), (tmp_path / "journal", tmp_path / "empty")]
     (tmp_path / "empty").mkdir()
-    threads = [
-        threading.Thread(target=lambda at=at: codes.append(run(spark, tmp_path, *at, batch_bytes=size * 2)[0]))  # type: ignore[misc]
-        for at in places
-    ]
+
+    def work(*journals: Path) -> None:
+        codes.append(run(spark, tmp_path, *journals, batch_bytes=size * 2)[0])
+
+    threads = [threading.Thread(target=work, args=journals) for journals in places]
     for thread in threads:
         thread.start()
     for thread in threads:
