@@ -31,19 +31,14 @@ _STEPS: Final = 7
 
 _CLOSING_TEXT = """
 The report      {report}
-The lake        {lake}   Parquet, one directory to a table; docs/pipeline.md explains each
+The lake        {lake}   Delta Lake, one directory to a table; docs/pipeline.md explains each
 The journal     {journal}   JSON, one line to an event
 
-To look around with DuckDB:
+To look around:
 
-{python} -c "import duckdb; duckdb.sql(\\"\\"\\"
-select vhost, destination, sum(sent) sent, sum(delivered) delivered, sum(redelivered) redelivered, sum(acked) acked
-from '{lake}/dest_hour/*/*.parquet' group by all order by sent desc\\"\\"\\").show()"
-
-or with Spark:
-
-{python} -c "from pyspark.sql import SparkSession; spark = SparkSession.builder.getOrCreate()
-spark.read.parquet('{lake}/durable_subs').select('user', 'destination', 'verdict', 'days_idle').show()"
+{command} pipeline sql --lake {lake} "select vhost, destination, sum(sent) as sent,
+  sum(delivered) as delivered, sum(acked) as acked from dest_hour group by vhost, destination order by sent desc"
+{command} pipeline sql --lake {lake} "select login, destination, verdict, days_idle from durable_subs"
 
 To see the journal as people do:  {command} journal --help
 The report as a PDF, where Chromium is (Debian: apt install chromium; the tests that look at the report need it, too):
@@ -144,7 +139,6 @@ def _demonstrate(directory: Path, rounds: int, size: int) -> int:
         pdf=shown(report.with_suffix(".pdf")),
         lake=shown(lake),
         journal=shown(journal),
-        python=shown(Path(sys.executable)),
         command=shown(Path(sys.executable).parent / "stomp-gateway"),
     )
     say(words)

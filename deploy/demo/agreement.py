@@ -1,7 +1,7 @@
 """Compares the counts of clients, journal and lake."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from deploy.demo.tally import COMPARED, Tally
+from gateway.journal.schema import EVENT_WORDS
 from gateway.journal.segments import PATTERN
 
 Key = tuple[str, str]
@@ -100,19 +101,16 @@ def of_journal(journal: Path) -> Counter[Key]:
 
 
 def _of_lake(lake: Path) -> Counter[Key]:
+    from gateway.pipeline.lake import Lake  # noqa: PLC0415 - works only with the extra `pipeline`
+
+    short = {word: name for name, word in EVENT_WORDS.items()}
     counts: Counter[Key] = Counter()
-    for vhost, event, code, n in _rolled_up(lake):
+    query = "select vhost, event, code, sum(n) as n from rollup_10s group by vhost, event, code"
+    for row in Lake(lake).sql(query).to_pylist():
+        event, code = short.get(row["event"], row["event"]), row["code"] or ""
         if event in _OF_EVENT:
-            _count(counts, event, vhost or "", round(n), code or "", again=code == "redelivered")
+            _count(counts, event, row["vhost"] or "", round(row["n"]), code, again=code == "redelivered")
     return counts
-
-
-def _rolled_up(lake: Path) -> Iterable[tuple[str | None, str, str | None, float]]:
-    import pyarrow.dataset  # noqa: PLC0415 - only there with the extra `pipeline`
-
-    columns = ["vhost", "event", "code", "n"]
-    table = pyarrow.dataset.dataset(lake / "rollup_10s", format="parquet").to_table(columns=columns)
-    return zip(*(table.column(name).to_pylist() for name in columns), strict=True)
 
 
 def _count(counts: Counter[Key], event: str, host: str, n: int, code: str, *, again: bool) -> None:

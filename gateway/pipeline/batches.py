@@ -41,6 +41,11 @@ class Segment:
     size: int
     lines: int
 
+    @property
+    def parts(self) -> SegmentName | None:
+        """What its name says; None if it is not a segment's."""
+        return SegmentName.read(self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class IngestedBatch:
@@ -95,8 +100,8 @@ def _expected_rows(lake: Lake, batch: int) -> dict[str, int]:
 
 
 def _new_segments(lake: Lake, offered: list[Segment]) -> dict[str, Segment]:
-    """The segments that the lake does not have, by name; of several with one name, one."""
-    named = {segment.name: segment for segment in sorted(offered, key=lambda each: each.path, reverse=True)}
+    """The segments that the lake does not have, by name; of several with one name, one. Other files are left out."""
+    named = {segment.name: segment for segment in sorted(offered, key=lambda each: each.path) if segment.parts}
     return {name: named[name] for name in named.keys() - known(lake, named)}
 
 
@@ -118,7 +123,7 @@ def _add_segments(lake: Lake, lines: DataFrame, segments: Mapping[str, Segment])
     write_files(events_of(parse(lines.where(F.col("path").isin(paths)))), lake, "events", directory)
     events = read_files(spark, lake, "events", directory)
     found: dict[str, Row] = {row["file"]: row for row in _by_segment(events).collect()}
-    rows = [_row(segment, found.get(name)) for name, segment in segments.items()]
+    rows = [_row(segment, segment.parts, found.get(name)) for name, segment in segments.items() if segment.parts]
     _write_bad_lines(lake, lines, [segments[str(row["name"])].path for row in rows if row["bad"]], directory)
     if found:
         write_files(roll_up(events), lake, "rollup_10s", directory)
@@ -164,11 +169,8 @@ def _session_day(tolerance: int) -> Column:
     return F.when(F.col("event").isin("connect", "end"), day_of(began))
 
 
-def _row(segment: Segment, found: Row | None) -> dict[str, object]:
+def _row(segment: Segment, name: SegmentName, found: Row | None) -> dict[str, object]:
     """A segment's row of the plan."""
-    name = SegmentName.read(segment.name)
-    if name is None:
-        raise PipelineError(f"{segment.path} does not have the name of a segment. Move it out of the journal.")
     events = found["events"] if found else 0
     if found:
         _require_all_lines(segment, found)

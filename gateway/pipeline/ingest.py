@@ -268,8 +268,8 @@ def _sentence(error: Exception, lake: Lake) -> str:
     text = f"{error} {getattr(error, 'java_exception', '')}"
     if any(words in text for words in _DISK_FULL):
         return (
-            f"no space is left for the lake {lake}. Make room and run the same command again: it goes on where this one "
-            "ended, and nothing is counted twice."
+            f"no space is left for the lake {lake}. Make room and run the same command again: it goes on where this "
+            "one ended, and nothing is counted twice."
         )
     if isinstance(error, PermissionError) or "Permission denied" in text:
         where = getattr(error, "filename", None) or lake

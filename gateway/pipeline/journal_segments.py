@@ -6,20 +6,29 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from gateway.errors import PipelineError
+from gateway.errors import PipelineError, UsageError
 from gateway.journal.schema import VERSION
 from gateway.journal.segments import PATTERN, SegmentName
-from gateway.pipeline.spark_tables import to_read
+from gateway.pipeline.spark_tables import hadoop_path
+
+_PATTERN_CHARACTERS: Final = frozenset("*?[]{}\\")
 
 
 def absolute(journal: str) -> str:
-    """A journal's URL as it is, a directory as an absolute path."""
+    """A journal's URL as it is, a directory as an absolute path.
+
+    Raises UsageError for one that Spark's stream would take for a pattern.
+    """
     text = journal.removeprefix("file://")
-    return text.rstrip("/") if "://" in text else os.path.abspath(text)
+    found = text.rstrip("/") if "://" in text else os.path.abspath(text)
+    if not _PATTERN_CHARACTERS.isdisjoint(found):
+        raise UsageError(f"--journal {found}: Spark takes the characters * ? [ ] {{ }} and \\ for patterns. Rename it.")
+    return found
 
 
 def stream_of_lines(spark: SparkSession, journals: Sequence[str], batch_bytes: int) -> DataFrame:
@@ -30,13 +39,14 @@ def stream_of_lines(spark: SparkSession, journals: Sequence[str], batch_bytes: i
     """
     reader = spark.readStream.option("lineSep", "\n").option("maxFileAge", "36500d")
     reader = reader.option("maxBytesPerTrigger", str(batch_bytes))
-    sources = (reader.text(f"{to_read(journal)}/d=*/{PATTERN}") for journal in journals)
-    return reduce(DataFrame.unionAll, (_with_segment(source) for source in sources))
+    sources = (reader.text(f"{hadoop_path(journal)}/d=*/{PATTERN}") for journal in journals)
+    return reduce(DataFrame.unionAll, (lines_of(source) for source in sources))
 
 
-def _with_segment(lines: DataFrame) -> DataFrame:
+def lines_of(texts: DataFrame) -> DataFrame:
+    """The lines of Spark's source ``text`` with their segments, see `stream_of_lines`."""
     path = F.col("_metadata.file_path")
-    return lines.select(
+    return texts.select(
         "value",
         path.alias("path"),
         F.col("_metadata.file_name").alias("file"),
@@ -62,19 +72,23 @@ def later_versions_in(journals: Sequence[str]) -> int:
 
 
 def _finished(journal: Path) -> Iterator[Path]:
+    """The finished segments of a journal that are not empty."""
+    if not journal.is_dir():
+        what = "is not a directory" if journal.exists() else "is not there"
+        raise PipelineError(f"the journal {journal} {what}: give the directory that the gateway writes into.")
+    for day in _listed(journal):
+        if day.name.startswith("d="):
+            yield from (path for path in _listed(day) if _version(path))
+
+
+def _listed(directory: Path) -> list[Path]:
     try:
-        days = [path for path in journal.iterdir() if path.name.startswith("d=")]
-        for day in days:
-            yield from (path for path in day.iterdir() if _version(path) and path.stat().st_size)
-    except FileNotFoundError as error:
-        if not journal.exists():
-            raise PipelineError(
-                f"the journal {journal} is not there: give the directory that the gateway writes into."
-            ) from error
+        with os.scandir(directory) as entries:
+            return [Path(entry.path) for entry in entries if entry.is_dir() or entry.stat().st_size]
+    except (FileNotFoundError, NotADirectoryError):
+        return []  # it was deleted meanwhile, or is no day
     except OSError as error:
-        raise PipelineError(
-            f"the journal {journal} cannot be read: {error.strerror or error} ({error.filename})."
-        ) from error
+        raise PipelineError(f"the journal cannot be read: {error.strerror or error} ({error.filename}).") from error
 
 
 def _version(path: Path) -> int:

@@ -116,18 +116,20 @@ def _measure(base: Path, lines: int, rounds: int, master: str) -> list[Cost]:
     from gateway.pipeline import tables  # noqa: PLC0415
     from gateway.pipeline.ingest import IngestOptions, ingest  # noqa: PLC0415
     from gateway.pipeline.progress import Progress  # noqa: PLC0415
-    from gateway.pipeline.spark_session import Spark, SparkOptions  # noqa: PLC0415
+    from gateway.pipeline.spark_session import SparkOptions, spark_session  # noqa: PLC0415
+
+    spark = SparkOptions(master, {"spark.driver.memory": "2g"})
 
     def whole(lake: str) -> Callable[[], object]:
-        options = IngestOptions(base / "journal", base / lake, spark=SparkOptions(master))
+        options = IngestOptions([str(base / "journal")], str(base / lake), spark=spark)
         return lambda: ingest(options, Progress(sys.stderr))
 
     costs = [_timed(_WHOLE, lines, whole("whole"))]
     refresh = tables.refresh
-    tables.refresh = lambda *_, **__: None
+    tables.refresh = lambda *_, **__: 0
     costs.append(_timed(_COLD, lines, whole("cold")))
     tables.refresh = refresh
-    with Spark(SparkOptions(master), base / "spark.log") as session:
+    with spark_session(spark) as session:
         warm = [_warm(session, base, lines) for _ in range(rounds)]
     costs += [min((pair[0] for pair in warm), key=_wall), min((pair[1] for pair in warm), key=_wall)]
     costs.append(min((_timed(_DUCK, lines, lambda: _duckdb(base / "journal")) for _ in range(rounds)), key=_wall))
@@ -139,13 +141,16 @@ def _wall(cost: Cost) -> float:
 
 
 def _warm(spark: SparkSession, base: Path, lines: int) -> tuple[Cost, Cost]:
-    from gateway.pipeline.staging import stage_events, stage_rollup  # noqa: PLC0415
+    from gateway.pipeline.batches import add_lines  # noqa: PLC0415
+    from gateway.pipeline.journal_segments import lines_of  # noqa: PLC0415
+    from gateway.pipeline.lake import Lake  # noqa: PLC0415
+    from gateway.pipeline.line_parser import events_of, parse  # noqa: PLC0415
+    from gateway.pipeline.spark_tables import write_files  # noqa: PLC0415
 
-    place = base / f"warm{time.monotonic_ns()}"
-    paths = [str(path) for path in sorted(base.glob("journal/d=*/*"))]
-    events = _timed(_EVENTS, lines, lambda: stage_events(spark, paths, place))
-    rollup = _timed("", lines, lambda: stage_rollup(spark, place))
-    return Cost(_WARM, events.wall + rollup.wall, events.cpu + rollup.cpu, lines), events
+    lake = Lake(base / f"warm{time.monotonic_ns()}")
+    frame = lines_of(spark.read.option("lineSep", "\n").text(str(base / "journal" / "d=*")))
+    events = _timed(_EVENTS, lines, lambda: write_files(events_of(parse(frame)), lake, "events", "bench"))
+    return _timed(_WARM, lines, lambda: add_lines(lake, frame)), events
 
 
 def _duckdb(journal: Path) -> None:

@@ -32,7 +32,15 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 def _hostile(lake: Lake) -> Lake:
     rows = Rows(made_up(lake, DEMO))
-    for name in ("<script>console.error(1)</script>", "x" * 4000, "\u202etxt.exe", "a\0b\x1b[31m", "الطلبات" * 40):
+    for name in (
+        "<script>console.error(1)</script>",
+        "x" * 4000,
+        "W" * 4000,
+        "日本" * 99,
+        "\u202etxt.exe",
+        "a\0b\x1b[31m",
+        "الطلبات" * 40,
+    ):
         rows.durable(name, "abandoned", 9, login=name, destination=name)
     return rows.write()
 
@@ -62,10 +70,10 @@ def test_the_page_asks_for_nothing_and_complains_of_nothing(
 def test_no_text_of_a_plot_is_cut(browser: Browser, pages: Mapping[str, Path], width: int) -> None:
     cut = """[...document.querySelectorAll('svg.plot')].filter(svg =>
       getComputedStyle(svg).display != 'none').flatMap(svg => {
-      const box = svg.viewBox.baseVal;
+      const box = svg.getBoundingClientRect();
       return [...svg.querySelectorAll('text')].filter(text => {
-        const at = text.getBBox();
-        return at.x < -1 || at.x + at.width > box.width + 1 || at.y < -1 || at.y + at.height > box.height + 1;
+        const at = text.getBoundingClientRect();
+        return at.left < box.left - 1 || at.right > box.right + 1 || at.top < box.top - 1 || at.bottom > box.bottom + 1;
       }).map(text => text.textContent);
     })"""
     for name in ("demo", "month", "hostile"):

@@ -1,114 +1,96 @@
-"""Options, error messages and the cache of the Spark session."""
+"""How Spark is started, and what it is told."""
 
 from __future__ import annotations
 
-import logging
 import os
-import pwd
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from gateway.pipeline.java import Java
 
-from gateway.errors import PipelineError, UsageError
+import gateway
+from gateway.errors import PipelineError
+from gateway.pipeline.lake import Lake
+from tests.support.journals import JournalMaker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
-JAVA = Java(Path("/java"), 17, "openjdk 17")
 
-
-@pytest.mark.parametrize(
-    ("master", "memory", "said"),
-    [
-        ("nonsense", "2g", "--master nonsense"),
-        ("local[0]", "2g", "--master local"),
-        ("spark://host", "2g", "--master spark://host"),
-        ("", "2g", "--master"),
-        ("local[*]", "lots", "--driver-memory lots: write a size"),
-        ("local[*]", "2", "--driver-memory 2: write a size"),
-        ("local[*]", "100m", "at least 512m"),
-    ],
-)
-def test_what_spark_cannot_start_with_is_refused(master: str, memory: str, said: str) -> None:
+def test_the_user_s_settings_come_before_ours() -> None:
     from gateway.pipeline.spark_session import SparkOptions  # noqa: PLC0415
 
-    with pytest.raises(UsageError) as refused:
-        SparkOptions(master, memory)
-    assert said in str(refused.value)
+    options = SparkOptions("spark://host:7077", {"spark.ui.enabled": "true"}, "a:b:1")
+    assert options.settings(quick_start=True) == {
+        "spark.ui.enabled": "true",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.master": "spark://host:7077",
+        "spark.jars.packages": "a:b:1",
+    }
+    name = "spark.driver.extraJavaOptions"
+    assert "TieredStopAtLevel=1" in SparkOptions().settings(quick_start=True)[name]
+    assert SparkOptions(None, {name: "-Xmx1g"}).settings(quick_start=True)[name] == "-Xmx1g"
+    assert name not in SparkOptions().settings(quick_start=False)
 
 
-@pytest.mark.parametrize(
-    ("master", "memory"),
-    [
-        ("local", "512m"),
-        ("local[4]", "1G"),
-        ("local[*,3]", "600000k"),
-        ("spark://a:7077,b:7077", "1500m"),
-        ("yarn", "2g"),
-        ("k8s://https://host:6443", "2g"),
-    ],
-)
-def test_what_spark_can_start_with_is_not(master: str, memory: str) -> None:
-    from gateway.pipeline.spark_session import SparkOptions  # noqa: PLC0415
+def test_what_tables_need_is_set_and_the_session_of_others_is_left_alone(spark: SparkSession) -> None:
+    from gateway.pipeline.spark_session import configured  # noqa: PLC0415
 
-    assert SparkOptions(master, memory).is_local == master.startswith("local")
+    zone, partitions = "spark.sql.session.timeZone", "spark.sql.shuffle.partitions"
+    theirs = spark.newSession()
+    theirs.conf.set(zone, "Asia/Tokyo")
+    ours = configured(theirs)
+    assert (ours.conf.get(zone), ours.conf.get(partitions)) == ("UTC", "2")
+    assert theirs.conf.get(zone) == "Asia/Tokyo"
 
 
-def test_a_user_without_a_name_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gateway.pipeline.spark_session import Spark, SparkOptions  # noqa: PLC0415
+def test_without_java_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gateway.pipeline import spark_session  # noqa: PLC0415
 
-    def nobody(_user: int) -> None:
-        raise KeyError
-
-    monkeypatch.setattr(pwd, "getpwuid", nobody)
-    with pytest.raises(PipelineError, match=r"has no name on this machine.*/etc/passwd"):
-        Spark(SparkOptions(), tmp_path / "spark.log")
-
-
-def test_archives_that_killed_runs_left_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gateway.pipeline.spark_session import _ClassArchive  # noqa: PLC0415
-
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    cache = tmp_path / "stomp-gateway"
-    cache.mkdir()
-    for name in (f"spark-a.{gone.pid}.part", f"spark-a.{os.getpid()}.part", "spark-a.jsa", f"other.{gone.pid}.part"):
-        (cache / name).touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert _ClassArchive.of(JAVA) is not None
-    left = {path.name for path in cache.iterdir()}
-    assert left == {f"spark-a.{os.getpid()}.part", "spark-a.jsa", f"other.{gone.pid}.part"}
+    monkeypatch.setattr(spark_session, "_INSTALLED", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("JAVA_HOME", "PYSPARK_GATEWAY_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with (
+        pytest.raises(PipelineError, match=r"no Java was found.*openjdk-17-jre-headless"),
+        spark_session.spark_session(spark_session.SparkOptions()),
+    ):
+        pass
+    program = tmp_path / "java-17" / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.touch()
+    spark_session._require_java()
+    assert os.environ["JAVA_HOME"] == str(tmp_path / "java-17")
+    monkeypatch.delenv("JAVA_HOME")
 
 
-def test_no_archive_where_java_could_not_be_told_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gateway.pipeline.spark_session import _ClassArchive  # noqa: PLC0415
+def test_spark_submit_with_settings_of_a_directory(tmp_path: Path) -> None:
+    """As Spark's users start programs: by spark-submit, with SPARK_CONF_DIR. Nothing goes to the terminal but ours."""
+    import pyspark  # noqa: PLC0415
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
-    assert _ClassArchive.of(JAVA) is None
-    monkeypatch.delenv("XDG_CACHE_HOME")
-
-    def homeless(_path: Path) -> Path:
-        raise RuntimeError
-
-    monkeypatch.setattr(Path, "expanduser", homeless)
-    assert _ClassArchive.of(JAVA) is None
-
-
-def test_nothing_of_what_is_logged_comes_to_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
-    program = """
-import logging
-from gateway.pipeline.spark_session import _silence_loggers, no_root_logging
-_silence_loggers()
-from pyspark.logger import PySparkLogger
-for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-    PySparkLogger.getLogger(name).exception("to nobody")
-with no_root_logging():
-    logging.info("to nobody")
-    logging.error("to nobody")
-assert not logging.getLogger().handlers
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)
-    assert capfd.readouterr() == ("", "")
-    assert not any(type(handler) is logging.NullHandler for handler in logging.getLogger().handlers)
+    made = JournalMaker(tmp_path / "journal").write(50)
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    (conf / "spark-defaults.conf").write_text(
+        "spark.master local[1]\nspark.sql.shuffle.partitions 3\n"
+        "spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC\n"
+    )
+    home = Path(pyspark.__file__).parent
+    root = Path(gateway.__file__).parents[1]
+    answer = subprocess.run(
+        [
+            home / "bin" / "spark-submit", root / "gateway" / "__main__.py", "pipeline", "ingest",
+            "--journal", tmp_path / "journal", "--lake", tmp_path / "lake",
+        ],
+        env={**os.environ, "SPARK_CONF_DIR": str(conf), "PYTHONPATH": str(root), "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr
+    assert f"done: 1 batch, {len(made.segments)} segment, {made.lines} events" in answer.stdout
+    assert Lake(tmp_path / "lake").sql("select count(*) n from events").to_pylist() == [{"n": made.lines}]

@@ -31,6 +31,8 @@ _OPACITY: Final = {1: 1, 2: 0.3}
 
 _FONT: Final = 12
 _LETTER: Final = 7.3
+_WIDER_LETTER: Final = 7.7
+"""The width of a letter in the widest of the usual system fonts."""
 _CROSS: Final = "M-1,-1L1,1M1,-1L-1,1"
 _TICK: Final = "M0,-1L0,1"
 _VERDICTS: Final = ("abandoned", "idle", "active", "deleted")
@@ -137,8 +139,8 @@ def _time_axis(span: Span, width: float, column: str = "at") -> Any:
         f"{column}:T",
         scale=alt.Scale(type="utc", domain=[span.start / 1000, span.end / 1000], nice=False),
         axis=alt.Axis(
-            title=None, grid=False, labelExpr=label, tickCount=max(2, int(width // 92)), labelFlush=40, labelPadding=4,
-            labelLineHeight=15,
+            title=None, grid=False, labelExpr=label, tickCount=max(2, int(width // 92)), labelFlush=26,
+            labelSeparation=8, labelPadding=4, labelLineHeight=15,
         ),
     )  # fmt: skip
 
@@ -334,29 +336,25 @@ def bars(key: str, title: str, description: str, entries: Sequence[BarRow]) -> M
                 stroke=alt.Stroke("slot:O", legend=None, scale=colours),
                 fillOpacity=alt.FillOpacity("slot:O", legend=None, scale=faint)),
             drawn.mark_text(align="left", dx=6, color="var(--quiet)").encode(x=across, **place, text="label:N"),
-            _names(drawing, entries, canvas, place),
+            _names(drawing, entries, canvas, place, 340),
         ))  # fmt: skip
         return drawing
 
     return plot(key, title, description, draw)
 
 
-def _names(
-    drawing: Drawing, entries: Sequence[Any], canvas: Canvas, place: Mapping[str, Any], columns: int = 40
-) -> Any:
-    """Names beside the rows, or above them."""
-    room = 300 if canvas.wide else columns * _LETTER
+def _names(drawing: Drawing, entries: Sequence[Any], canvas: Canvas, place: Mapping[str, Any], above: float) -> Any:
+    """Names beside the rows; or above them, with so much room."""
+    room = drawing.margins["left"] - 12 if canvas.wide else above
     names = [
-        {"row": row, "slot": 0, "name": shortened(name_of(entry.name), columns)} for row, entry in enumerate(entries)
+        {"row": row, "slot": 0, "name": shortened(name_of(entry.name), int(room / _WIDER_LETTER))}
+        for row, entry in enumerate(entries)
     ]
+    # The fonts by which vl-convert measures may be narrower than those of the browser.
+    mark = drawing.of(names).mark_text(align="right" if canvas.wide else "left", limit=0.85 * room, color="var(--ink)")
     if canvas.wide:
-        mark = drawing.of(names).mark_text(align="right", dx=-10, limit=room, color="var(--ink)")
-        return mark.encode(x=alt.value(0), y=place["y"], text="name:N")
-    return (
-        drawing.of(names)
-        .mark_text(align="left", limit=room, color="var(--ink)")
-        .encode(x=alt.value(0), **place, text="name:N")
-    )
+        return mark.encode(x=alt.value(-10), y=place["y"], text="name:N")
+    return mark.encode(x=alt.value(0), **place, text="name:N")
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,7 +400,7 @@ def lifelines(key: str, title: str, description: str, lives: Sequence[Lifeline],
             lived.mark_rule(strokeWidth=4, strokeCap="round").encode(x=across, x2="to:T", color=colours, **place),
             ends.encode(x=end, shape=shapes, stroke=strokes, fill=fills, **place),
             remarks.encode(x=alt.value(inside + 10), text="remark:N", **place),
-            _names(drawing, lives, canvas, place, 40 if canvas.wide else 26),
+            _names(drawing, lives, canvas, place, 200),
         ))  # fmt: skip
         return drawing
 
