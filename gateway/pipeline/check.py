@@ -16,7 +16,7 @@ from gateway.pipeline.check_lines import LineChecker
 from gateway.pipeline.check_output import CheckOutput, first_few
 from gateway.pipeline.check_tables import check_computed, check_files, check_rollup
 from gateway.pipeline.lake import Lake, last_batch
-from gateway.pipeline.lake_sql import QueryError, Snapshot
+from gateway.pipeline.lake_sql import SqlError, Snapshot
 from gateway.pipeline.table_schemas import BATCH_TABLES
 
 _BOOTS: Final = """
@@ -42,7 +42,7 @@ def check(lake: Lake, journals: Sequence[Path], out: TextIO, *, quiet: bool = Fa
             check_rollup(snapshot, applied, output)
             check_computed(snapshot, applied, output)
         check_journals(snapshot, journals, output)
-    except QueryError as error:
+    except SqlError as error:
         output.wrong(
             f"a table cannot be read: {error}",
             "Restore its files from a backup, or ingest the journal into a new lake.",

@@ -10,7 +10,7 @@ import pyarrow as pa
 from gateway.journal.schema import EVENT_WORDS, MESSAGE_EVENTS
 from gateway.pipeline.check_output import CheckOutput, first_few
 from gateway.pipeline.lake import last_batch
-from gateway.pipeline.lake_sql import QueryError, Snapshot
+from gateway.pipeline.lake_sql import SqlError, Snapshot
 from gateway.pipeline.table_schemas import COMPUTED_TABLES, schema_of
 
 _OVERDUE: Final = timedelta(minutes=15)
@@ -78,7 +78,7 @@ def _why_unreadable(snapshot: Snapshot, table: str) -> str | None:
     text = next(field.name for field in schema_of(table) if field.type == pa.string())
     try:
         snapshot.sql(f"select sum(length({text})) from {table}")  # noqa: S608
-    except QueryError as error:
+    except SqlError as error:
         return str(error)
     return None
 

@@ -13,7 +13,7 @@ from gateway.errors import PipelineError
 from gateway.pipeline.table_schemas import COLUMNS, schema_of
 
 
-class QueryError(PipelineError):
+class SqlError(PipelineError):
     """A query is wrong, or a file that it needs cannot be read."""
 
 
@@ -34,7 +34,7 @@ class Snapshot:
                 self._builder.register(name, found)
 
     def batches(self, query: str) -> Iterator[pa.RecordBatch]:
-        """The answer piece by piece, as it is computed, at least one. Raises QueryError as `sql`."""
+        """The answer piece by piece, as it is computed, at least one. Raises SqlError as `sql`."""
         with _explained():
             reader = pa.RecordBatchReader.from_stream(self._builder.execute(query))
             plain = _plain_schema(reader.schema)
@@ -46,12 +46,12 @@ class Snapshot:
                 yield pa.RecordBatch.from_pylist([], plain)
 
     def rows(self, query: str) -> Iterator[dict[str, Any]]:
-        """The answer row by row. Raises QueryError as `sql`."""
+        """The answer row by row. Raises SqlError as `sql`."""
         for batch in self.batches(query):
             yield from batch.to_pylist()
 
     def sql(self, query: str) -> pa.Table:
-        """The answer as a whole. Raises QueryError if the query is wrong or a file cannot be read."""
+        """The answer as a whole. Raises SqlError if the query is wrong or a file cannot be read."""
         with _explained():
             found = pa.table(self._builder.execute(query))
             return found.cast(_plain_schema(found.schema), safe=False)
@@ -59,14 +59,14 @@ class Snapshot:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Turn an error of DataFusion into a QueryError of one sentence."""
+    """Turn an error of DataFusion into a SqlError of one sentence."""
     try:
         yield
-    except QueryError:
+    except SqlError:
         raise
     except Exception as error:  # delta-rs raises plain exceptions for some errors, such as those of Parquet files
         text = " ".join(str(error).split()) or type(error).__name__
-        raise QueryError(f"the query failed: {text[:500]}") from error
+        raise SqlError(f"the query failed: {text[:500]}") from error
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:

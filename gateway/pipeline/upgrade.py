@@ -89,7 +89,7 @@ class _OldLake:
 
 
 @dataclass
-class _Segment:
+class _OldSegment:
     """A segment of an old manifest; its first line number is that of all lines of its boot before."""
 
     name: SegmentName
@@ -138,9 +138,9 @@ class _Copy:
         print(f"{table}: {count:,} rows", file=self._out)
         return number + 1
 
-    def _segments(self) -> list[_Segment]:
+    def _segments(self) -> list[_OldSegment]:
         found = [
-            _Segment(name, each["lines"], each.get("bad", 0), manifest)
+            _OldSegment(name, each["lines"], each.get("bad", 0), manifest)
             for manifest in self._old.manifests.values()
             for each in manifest["segments"]
             if (name := SegmentName.read(each["path"].rpartition("/")[2])) is not None
@@ -151,7 +151,7 @@ class _Copy:
             next_line[segment.name.boot] = segment.first + segment.lines
         return found
 
-    def _recorded(self, segments: list[_Segment], batch: int) -> list[dict[str, object]]:
+    def _recorded(self, segments: list[_OldSegment], batch: int) -> list[dict[str, object]]:
         days = {each["path"].rpartition("/")[2]: each["path"][2:12]
                 for manifest in self._old.manifests.values() for each in manifest["segments"]}  # fmt: skip
         now = datetime.now(UTC)
@@ -165,7 +165,7 @@ class _Copy:
             for each in segments
         ]  # fmt: skip
 
-    def _deleted_lines(self, segments: list[_Segment]) -> list[dict[str, object]]:
+    def _deleted_lines(self, segments: list[_OldSegment]) -> list[dict[str, object]]:
         """The lines of deleted days, which an old lake has by boot, by segment."""
         rows: list[dict[str, object]] = []
         for day, content in self._old.deleted.items():
