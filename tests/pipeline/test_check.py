@@ -251,9 +251,10 @@ def test_a_file_that_cannot_be_read_is_named(whole: Site, table: str, content: b
     assert path.name in whole.wrong()
 
 
-def test_a_planned_batch_is_told_and_not_checked(site: Site) -> None:
+@pytest.mark.parametrize("done", [["segments"], ["segments", "events"]])
+def test_a_planned_batch_is_told_and_not_checked(site: Site, done: list[str]) -> None:
     site.ingest(site.segments[:-3])
-    site.maker.ingest(site.segments[-3:], until=["events", "segments"])
+    site.maker.ingest(site.segments[-3:], until=done)
     text = site.right(journal=True)
     assert "1 batches are planned and not in all tables yet" in text
     site.maker.batch -= 1
