@@ -15,7 +15,7 @@ from gateway.errors import PipelineError, UsageError
 from gateway.pipeline.report.event_counts import Sql
 from gateway.pipeline.report.facts import known_span, newest_line
 from gateway.pipeline.report.finding_formats import as_json, as_prometheus
-from gateway.pipeline.report.findings import LAG, LakeQuestion, Found, find
+from gateway.pipeline.report.findings import LAG, Found, LakeQuestion, find
 from gateway.pipeline.report.page import empty_page, full_page
 from gateway.pipeline.report.span import TEN_SECONDS, Span
 from gateway.pipeline.report.units import SECOND, micros_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway.pipeline.report.client_text import ClientText
-from gateway.pipeline.report.findings import NOTES, LakeQuestion, Found
+from gateway.pipeline.report.findings import NOTES, Found, LakeQuestion
 from gateway.pipeline.report.units import SECOND, datetime_of
 
 JSON_VERSION: Final = 1

@@ -15,7 +15,7 @@ from gateway.journal.schema import FEATURES
 from gateway.pipeline.report import charts, facts
 from gateway.pipeline.report.client_text import ClientText, name_of, shortened
 from gateway.pipeline.report.event_counts import LATENCIES, EventCounts, Row, count_events
-from gateway.pipeline.report.findings import LakeQuestion, Found
+from gateway.pipeline.report.findings import Found, LakeQuestion
 from gateway.pipeline.report.span import MOST_BARS, MOST_POINTS, TEN_SECONDS, Span
 from gateway.pipeline.report.units import (
     DAY,
