@@ -16,6 +16,7 @@ import pamqp.frame
 from pamqp import commands
 from pamqp.base import Frame
 
+from gateway.amqp.codec import Piece
 from gateway.amqp.splitter import Sink
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
 from gateway.server.broker.link import Link, LinkUser
@@ -297,7 +298,7 @@ class _BasicConsume(_AnyName, commands.Basic.Consume):
     pass
 
 
-def _discard(data: bytes) -> None:
+def _discard(*pieces: Piece) -> None:
     """Write nothing: the channel is closed."""
 
 
