@@ -222,7 +222,7 @@ class SessionContext:
         if queue is not None and operation.queue is None:
             # The session has declared it before. If the broker loses it, it must be declared as it was then.
             queue = self.declared_queues.get(queue.name) or queue
-        operation.subscription.request = replace(operation, queue=queue)
+        operation.subscription.request = operation if queue is operation.queue else replace(operation, queue=queue)
         self.ask(operation, frame, retry=retry)
 
     def ask_instead(self, operation: ops.Subscribe) -> None:

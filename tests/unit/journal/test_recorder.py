@@ -11,9 +11,10 @@ import pytest
 from gateway.errors import CloseReason
 from gateway.journal.histogram import bucket_of
 from gateway.journal.privacy import DestinationNames, UserNames
-from gateway.journal.recorder import Recorder, VirtualHostJournal
+from gateway.journal.recorder import Recorder
 from gateway.journal.schema import Line
 from gateway.journal.session_lines import MAX_TIMES, CumulativeDeliveryTimes, DeliveryGroup
+from gateway.journal.session_recorder import VirtualHostJournal
 from gateway.journal.writer import Clock, Writer
 from gateway.session import ops
 from gateway.session.connect import ClientFacts
