@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lint style types law docs tests test-newest kills clients fuzz audit mutants bench bench-journal bench-ingest
-.PHONY: bench-full bench-growth bench-neighbours bench-pages bench-workers demo-pipeline chaos soak clean
+.PHONY: bench-report bench-full bench-growth bench-neighbours bench-pages bench-workers demo-pipeline chaos soak clean
 .SILENT:
 
 help:
@@ -41,6 +41,7 @@ help:
 	echo "make bench-workers  measure what a second worker is worth, in rate, CPU time and memory; ARGS='--help' shows its options"
 	echo "make bench-journal  measure what the traffic journal costs the gateway; ARGS='--help' shows its options"
 	echo "make bench-ingest   measure how fast journals become tables; ARGS='--help' shows its options"
+	echo "make bench-report   measure what a report on a year of tables costs; ARGS='--help' shows its options"
 	echo "make demo-pipeline  go from traffic to a report with a private broker and gateway; takes minutes"
 	echo "make setup   only prepare $(VENV); the other targets do this, too"
 	echo "make clean   remove $(VENV), var and all caches"
@@ -167,6 +168,9 @@ bench-journal: $(STAMP)
 
 bench-ingest: $(PIPELINE)
 	$(BIN)/python -m tests.bench.ingest $(ARGS)
+
+bench-report: $(PIPELINE)
+	$(BIN)/python -m tests.bench.year_report $(ARGS)
 
 demo-pipeline: $(PIPELINE)
 	$(BIN)/python -m deploy.demo $(ARGS)

@@ -42,7 +42,9 @@ _OTHER_INGEST: Final = (
     "Multiple streaming jobs detected",
     "Concurrent update to the log",
 )
-_DISK_FULL: Final = ("No space left on device", "Disk quota exceeded", "File too large")
+_HALF_MADE_CHECKPOINT: Final = "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"
+"""A run was killed at its very beginning, and Spark does not use what it has left. Another checkpoint does as well."""
+_MOST_CHECKPOINTS: Final = 20
 
 
 @dataclass(frozen=True)
@@ -97,11 +99,13 @@ class _IngestRun:
         self._lake = lake
         self._progress = progress
         self._busy = threading.Lock()
+        self._checkpoint_number = 0
         self._signal: int | None = None
         self._error: BaseException | None = None
         self._refreshed_at: float | None = None
 
     def run(self, spark: SparkSession | None) -> ExitCode:
+        self._lake.create("segments")
         waiting = self._waiting()
         self._progress.start(self._journals, str(self._lake), None if waiting is None else len(waiting))
         if waiting or waiting is None or self._options.every is not None or self._is_unfinished():
@@ -153,30 +157,40 @@ class _IngestRun:
     def _checkpoint(self) -> str:
         """One for each set of journals, since Spark remembers the sources of a stream by their order."""
         which = hashlib.sha256("\n".join(self._journals).encode()).hexdigest()[:16]
-        return hadoop_path(f"{self._lake.url}/_checkpoint/{which}")
+        return hadoop_path(f"{self._lake.url}/_checkpoint/{which}-{self._checkpoint_number}")
 
     def _work(self, spark: SparkSession) -> None:
         commit_planned(spark, self._lake)
         while self._signal is None and not self._stream(spark):
-            self._progress.say("another ingest reads the same journals: looking for what it leaves")
+            pass  # with what another ingest, or another checkpoint, leaves
         self._refresh(spark)
 
     def _stream(self, spark: SparkSession) -> bool:
-        """Run the stream to its end; False if another ingest with the same checkpoint has interfered."""
+        """Run the stream to its end; False if it has to be started again."""
         query = self._start(spark)
         try:
             self._wait(query, spark)
         except PySparkException as error:
             if self._error is None:
-                if any(words in str(error) for words in _OTHER_INGEST):
-                    return False
-                raise
+                if not self._can_go_on(str(error)):
+                    raise
+                return False
         finally:
             with suppress(Py4JError, PySparkException):
                 query.stop()
         if self._error is not None and not isinstance(self._error, _StoppedError):
             raise self._error
         return True
+
+    def _can_go_on(self, error: str) -> bool:
+        """Whether an error of the stream is about its checkpoint, and the stream can be started again."""
+        if any(words in error for words in _OTHER_INGEST):
+            self._progress.say("another ingest reads the same journals: looking for what it leaves")
+            return True
+        if _HALF_MADE_CHECKPOINT in error and self._checkpoint_number < _MOST_CHECKPOINTS:
+            self._checkpoint_number += 1
+            return True
+        return False
 
     def _start(self, spark: SparkSession) -> StreamingQuery:
         lines = stream_of_lines(spark, self._journals, self._options.batch_bytes)
@@ -265,15 +279,7 @@ def _explained(lake: Lake) -> Iterator[None]:
 
 
 def _sentence(error: Exception, lake: Lake) -> str:
-    text = f"{error} {getattr(error, 'java_exception', '')}"
-    if any(words in text for words in _DISK_FULL):
-        return (
-            f"no space is left for the lake {lake}. Make room and run the same command again: it goes on where this "
-            "one ended, and nothing is counted twice."
-        )
-    if isinstance(error, PermissionError) or "Permission denied" in text:
-        where = getattr(error, "filename", None) or lake
-        return f"no permission to write or read {where}. Run as a user with permission, or give another directory."
-    if isinstance(error, OSError):
+    found = lake.known_trouble(f"{error} {getattr(error, 'java_exception', '')}")
+    if found is None and isinstance(error, OSError):
         return f"{error.strerror or error}: {error.filename or lake}."
-    return f"Spark ended with: {first_line(error)}"
+    return found or f"Spark ended with: {first_line(error)}"

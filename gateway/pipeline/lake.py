@@ -31,6 +31,8 @@ _APPLICATION: Final = "stomp-gateway"
 _REFUSED: Final = "[]%\\"
 """Characters that delta-rs does not take in a path."""
 
+_DISK_FULL: Final = ("No space left on device", "Disk quota exceeded", "File too large")
+
 _ATTEMPTS: Final = 50
 """How often a commit is tried. Each failure means that another commit succeeded."""
 
@@ -218,14 +220,24 @@ class Lake:
         """Turn an error of delta-rs into a PipelineError."""
         try:
             yield
-        except CommitFailedError as error:
-            raise PipelineError(f"a commit to the lake {self} failed: {_first_line(error)}") from error
-        except (DeltaError, pa.ArrowException) as error:
-            raise PipelineError(f"the lake {self} answered: {_first_line(error)}") from error
-        except OSError as error:
-            if error.errno is not None:  # of this machine's files: the caller knows what to say about each number
-                raise
-            raise PipelineError(f"the lake {self} cannot be read or written: {_first_line(error)}") from error
+        except (DeltaError, pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # of this machine's files: the caller knows what to say about each number
+            text = " ".join(str(error).split()) or type(error).__name__
+            raise PipelineError(
+                self.known_trouble(text) or f"the lake {self} cannot be read or written: {text[:500]}"
+            ) from error
+
+    def known_trouble(self, text: str) -> str | None:
+        """What to say about the text of an error that has a common cause."""
+        if any(words in text for words in _DISK_FULL):
+            return (
+                f"no space is left for the lake {self}. Make room and run the same command again: it goes on where "
+                "this one ended, and nothing is counted twice."
+            )
+        if "Permission denied" in text:
+            return f"no permission to write or read {self}. Run as a user with permission, or give another directory."
+        return None
 
 
 def last_batch(table: DeltaTable | None) -> int:
@@ -236,8 +248,3 @@ def last_batch(table: DeltaTable | None) -> int:
 
 def _of_days(days: Collection[str]) -> str:
     return f"d in ({', '.join(repr(day) for day in sorted(days))})"
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return " ".join(text.split())[:500]

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import threading
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,9 +33,7 @@ def no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.pipeline.tables.lacks_batches", lambda _: False)
 
 
-def run(
-    spark: SparkSession, base: Path, *journals: Path, batch_bytes: int = 1 << 28
-) -> tuple[ExitCode, str, str]:
+def run(spark: SparkSession, base: Path, *journals: Path, batch_bytes: int = 1 << 28) -> tuple[ExitCode, str, str]:
     """Ingest, by default the directory ``journal``, into ``lake``; the exit code and what was printed."""
     from gateway.pipeline.ingest import IngestOptions, ingest  # noqa: PLC0415
     from gateway.pipeline.progress import Progress  # noqa: PLC0415
@@ -143,13 +142,12 @@ def test_what_a_killed_run_has_planned_is_finished_by_the_next(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
     JournalMaker(tmp_path / "journal").write(200, per_segment=100)
-    really = Lake._commit
+    really: Callable[..., bool] = Lake._commit
 
     def commit(lake: Lake, name: str, *arguments: object) -> bool:
         if name == table:
             raise _KilledError
-        done: bool = really(lake, name, *arguments)
-        return done
+        return really(lake, name, *arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(Lake, "_commit", commit)

@@ -15,7 +15,7 @@ from gateway.errors import PipelineError, UsageError
 from gateway.pipeline.report.event_counts import Sql
 from gateway.pipeline.report.facts import known_span, newest_line
 from gateway.pipeline.report.finding_formats import as_json, as_prometheus
-from gateway.pipeline.report.findings import LAG, Asked, Found, find
+from gateway.pipeline.report.findings import LAG, Found, LakeQuestion, find
 from gateway.pipeline.report.page import empty_page, full_page
 from gateway.pipeline.report.span import TEN_SECONDS, Span
 from gateway.pipeline.report.units import SECOND, micros_of
@@ -23,7 +23,7 @@ from gateway.pipeline.report.units import SECOND, micros_of
 FORMATS: Final = ("html", "json", "prometheus")
 STANDARD_OUTPUT: Final = Path("-")
 
-_FORMATTED: Final[dict[str, Callable[[Asked, Mapping[str, Found]], str]]] = {
+_FORMATTED: Final[dict[str, Callable[[LakeQuestion, Mapping[str, Found]], str]]] = {
     "html": full_page, "json": as_json, "prometheus": as_prometheus,
 }  # fmt: skip
 
@@ -64,7 +64,7 @@ def write_report(sql: Sql, options: ReportOptions, now: datetime | None = None) 
     if span is None and options.form == "html":
         _write(options.output, empty_page(known, generated))
         return []
-    asked = Asked(
+    asked = LakeQuestion(
         sql=sql,
         span=span or _nothing(options, generated),
         now=generated,

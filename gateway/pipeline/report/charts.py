@@ -139,8 +139,8 @@ def _time_axis(span: Span, width: float, column: str = "at") -> Any:
         f"{column}:T",
         scale=alt.Scale(type="utc", domain=[span.start / 1000, span.end / 1000], nice=False),
         axis=alt.Axis(
-            title=None, grid=False, labelExpr=label, tickCount=max(2, int(width // 92)), labelFlush=26,
-            labelSeparation=8, labelPadding=4, labelLineHeight=15,
+            title=None, grid=False, labelExpr=label, tickCount=max(2, int(width // 92)),
+            labelFlush=26, labelSeparation=8, labelPadding=4, labelLineHeight=15,
         ),
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway.pipeline.report.client_text import ClientText
-from gateway.pipeline.report.findings import NOTES, Asked, Found
+from gateway.pipeline.report.findings import NOTES, Found, LakeQuestion
 from gateway.pipeline.report.units import SECOND, datetime_of
 
 JSON_VERSION: Final = 1
@@ -16,7 +16,7 @@ JSON_VERSION: Final = 1
 _TIMES: Final = ("at", "first", "last")
 
 
-def as_json(asked: Asked, found: Mapping[str, Found]) -> str:
+def as_json(asked: LakeQuestion, found: Mapping[str, Found]) -> str:
     """The findings of a lake as JSON; times in ISO 8601, UTC."""
     document = {
         "version": JSON_VERSION,
@@ -45,7 +45,7 @@ def _iso(micros: int) -> str:
     return datetime_of(micros).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def as_prometheus(asked: Asked, found: Mapping[str, Found]) -> str:
+def as_prometheus(asked: LakeQuestion, found: Mapping[str, Found]) -> str:
     """The number of findings by rule, and what thresholds are set on, as gauges."""
     peak = max((one.values["messages_per_second"] for one in found["peak"].findings), default=0.0)
     gauges = (

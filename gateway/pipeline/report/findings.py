@@ -63,7 +63,7 @@ _PEAK_SLOTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ReportFinding:
     """A sentence, of words and of texts from clients, with the values that a program needs."""
 
     parts: tuple[str | ClientText, ...]
@@ -79,7 +79,7 @@ class Finding:
 class Found:
     """What a rule has found. ``total`` may be more than there are findings."""
 
-    findings: Sequence[Finding]
+    findings: Sequence[ReportFinding]
     total: int
     more: str
     """What those are that are not named."""
@@ -87,7 +87,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LakeQuestion:
     """What rules look at. ``now`` and ``newest``, the newest line if there is one, are microseconds since the epoch.
 
     ``lag`` in microseconds: None does not look at the age of the newest line. ``peak``: messages in a second that need
@@ -102,7 +102,7 @@ class Asked:
     peak: float | None = None
 
 
-def find(asked: Asked) -> dict[str, Found]:
+def find(asked: LakeQuestion) -> dict[str, Found]:
     """What each rule finds, rules that find nothing included, in the order of a report."""
     return {name: rule(asked) for name, rule in RULES.items()}
 
@@ -113,7 +113,7 @@ def _found(
 ) -> Found:  # fmt: skip
     """Findings from rows; their columns are the values, and `in_all` counts them if there is such a column."""
     total = found[0].get("in_all", len(found)) if found else 0
-    findings = [Finding(say(row), {key: value for key, value in row.items() if key != "in_all"}) for row in found]
+    findings = [ReportFinding(say(row), {key: value for key, value in row.items() if key != "in_all"}) for row in found]
     return Found(findings, total, more, attention)
 
 
@@ -121,7 +121,7 @@ def _name(text: str | None) -> ClientText:
     return ClientText(text, 48)
 
 
-def _lag(asked: Asked) -> Found:
+def _lag(asked: LakeQuestion) -> Found:
     found = []
     if asked.lag is not None and asked.newest is not None and asked.now - asked.newest > asked.lag:
         found.append({"lag_seconds": (asked.now - asked.newest) // SECOND})
@@ -134,7 +134,7 @@ def _lag(asked: Asked) -> Found:
     return _found(found, say, "")
 
 
-def _unclosed(asked: Asked) -> Found:
+def _unclosed(asked: LakeQuestion) -> Found:
     found = _boots(asked, "lost")
     return _found(found, lambda row: (
         _name(row["node"]), f" never closed its journal: the boot of {spoken(row['first'])} wrote its last line at "
@@ -142,7 +142,7 @@ def _unclosed(asked: Asked) -> Found:
     ), "boots that never closed")  # fmt: skip
 
 
-def _dropped(asked: Asked) -> Found:
+def _dropped(asked: LakeQuestion) -> Found:
     found = _boots(asked, "dropped > 0")
     return _found(found, lambda row: (
         _name(row["node"]), f" dropped {exact(row['dropped'])} journal lines, because its disk could not keep up: "
@@ -150,7 +150,7 @@ def _dropped(asked: Asked) -> Found:
     ), "boots that dropped journal lines")  # fmt: skip
 
 
-def _boots(asked: Asked, which: str) -> list[Row]:
+def _boots(asked: LakeQuestion, which: str) -> list[Row]:
     span = asked.span
     return rows(
         asked.sql,
@@ -160,7 +160,7 @@ def _boots(asked: Asked, which: str) -> list[Row]:
     )
 
 
-def _abandoned(asked: Asked) -> Found:
+def _abandoned(asked: LakeQuestion) -> Found:
     found = rows(
         asked.sql,
         f"""
@@ -175,7 +175,7 @@ def _abandoned(asked: Asked) -> Found:
     ), "abandoned durable subscriptions")  # fmt: skip
 
 
-def _unacked(asked: Asked) -> Found:
+def _unacked(asked: LakeQuestion) -> Found:
     found = rows(
         asked.sql,
         f"""
@@ -197,7 +197,7 @@ def _unacked(asked: Asked) -> Found:
     ), "destinations with unacknowledged deliveries")  # fmt: skip
 
 
-def _by_destination(asked: Asked, which: str, order: str) -> list[Row]:
+def _by_destination(asked: LakeQuestion, which: str, order: str) -> list[Row]:
     return rows(
         asked.sql,
         f"""
@@ -210,7 +210,7 @@ def _by_destination(asked: Asked, which: str, order: str) -> list[Row]:
     )
 
 
-def _redelivered(asked: Asked) -> Found:
+def _redelivered(asked: LakeQuestion) -> Found:
     which = f"redelivered >= {REDELIVERED_LEAST} AND redelivered >= {REDELIVERED_SHARE} * coalesce(delivered, 0)"
     return _found(_by_destination(asked, which, "redelivered"), lambda row: (
         _name(row["destination"]), f": {share(row['redelivered'] / max(row['delivered'] or 0, row['redelivered']))} of "
@@ -219,14 +219,14 @@ def _redelivered(asked: Asked) -> Found:
     ), "destinations with many redeliveries")  # fmt: skip
 
 
-def _rejected(asked: Asked) -> Found:
+def _rejected(asked: LakeQuestion) -> Found:
     return _found(_by_destination(asked, "rejected > 0", "rejected"), lambda row: (
         f"The broker rejected {count(row['rejected'])} {'message' if row['rejected'] == 1 else 'messages'} to ",
         _name(row["destination"]), ".",
     ), "destinations with rejected messages")  # fmt: skip
 
 
-def _jumps(asked: Asked, where: str) -> list[Row]:
+def _jumps(asked: LakeQuestion, where: str) -> list[Row]:
     """The worst period of each code, if it is far above the mean of the others; a period without any counts as 0."""
     span, width = asked.span, asked.span.period
     others = len(span.bins(width)) - 1
@@ -248,7 +248,7 @@ def _jumps(asked: Asked, where: str) -> list[Row]:
     )
 
 
-def _in_the_period(asked: Asked, row: Row) -> str:
+def _in_the_period(asked: LakeQuestion, row: Row) -> str:
     unit = _unit(asked.span.period)
     usual = f"{row['usual']:.1f}" if row["usual"] else "none"
     return (f" jumped: {count(row['n'])} in the {unit} from {spoken(row['at'])}, against {usual} in other {unit}s on "
@@ -259,7 +259,7 @@ def _unit(width: int) -> str:
     return {HOUR: "hour", MINUTE: "minute"}.get(width, "period")
 
 
-def _error_jump(asked: Asked) -> Found:
+def _error_jump(asked: LakeQuestion) -> Found:
     found = _jumps(asked, "event = 'error'")
     return _found(
         found, lambda row: ("The error ", _name(row["code"]), _in_the_period(asked, row)),
@@ -267,12 +267,12 @@ def _error_jump(asked: Asked) -> Found:
     )  # fmt: skip
 
 
-def _redelivery_jump(asked: Asked) -> Found:
+def _redelivery_jump(asked: LakeQuestion) -> Found:
     found = _jumps(asked, "event = 'deliver' AND code = 'redelivered'")
     return _found(found, lambda row: ("Redeliveries", _in_the_period(asked, row)), "")
 
 
-def _slow(asked: Asked) -> Found:
+def _slow(asked: LakeQuestion) -> Found:
     width = asked.span.period
     names = ", ".join(f"'{event}'" for event in LATENCIES)
     periods = rows(
@@ -303,7 +303,7 @@ def _slow(asked: Asked) -> Found:
     ), "")  # fmt: skip
 
 
-def _unknown_features(asked: Asked) -> Found:
+def _unknown_features(asked: LakeQuestion) -> Found:
     known = ", ".join(f"'{name}'" for name in FEATURES)
     found = rows(
         asked.sql,
@@ -317,7 +317,7 @@ def _unknown_features(asked: Asked) -> Found:
     ), "features that this version does not know")  # fmt: skip
 
 
-def _peak(asked: Asked) -> Found:
+def _peak(asked: LakeQuestion) -> Found:
     """The busiest second where messages have lines of their own, and the busiest ten seconds anywhere."""
     moved = "event IN ('send', 'deliver')"
     slots = rows(
@@ -361,7 +361,7 @@ def _peak(asked: Asked) -> Found:
     ), "", attention=asked.peak is not None and per_second > asked.peak)  # fmt: skip
 
 
-def _largest(asked: Asked) -> Found:
+def _largest(asked: LakeQuestion) -> Found:
     found = rows(
         asked.sql,
         f"""
@@ -378,7 +378,7 @@ def _largest(asked: Asked) -> Found:
     ), "", attention=False)  # fmt: skip
 
 
-def _mixed(asked: Asked) -> Found:
+def _mixed(asked: LakeQuestion) -> Found:
     span = asked.span
     kinds = [
         row["impl"]
@@ -396,7 +396,7 @@ def _mixed(asked: Asked) -> Found:
     ), "", attention=False)  # fmt: skip
 
 
-RULES: Final[Mapping[str, Callable[[Asked], Found]]] = {
+RULES: Final[Mapping[str, Callable[[LakeQuestion], Found]]] = {
     "lake-lag": _lag,
     "journal-not-closed": _unclosed,
     "journal-lines-dropped": _dropped,

@@ -15,7 +15,7 @@ from gateway.journal.schema import FEATURES
 from gateway.pipeline.report import charts, facts
 from gateway.pipeline.report.client_text import ClientText, name_of, shortened
 from gateway.pipeline.report.event_counts import LATENCIES, EventCounts, Row, count_events
-from gateway.pipeline.report.findings import Asked, Found
+from gateway.pipeline.report.findings import Found, LakeQuestion
 from gateway.pipeline.report.span import MOST_BARS, MOST_POINTS, TEN_SECONDS, Span
 from gateway.pipeline.report.units import (
     DAY,
@@ -66,7 +66,7 @@ class Figure:
     legend: Sequence[tuple[Markup, str]] = ()
 
 
-def full_page(asked: Asked, found: Mapping[str, Found]) -> str:
+def full_page(asked: LakeQuestion, found: Mapping[str, Found]) -> str:
     """The report on a span."""
     span, sql = asked.span, asked.sql
     counts = count_events(sql, span, span.width(MOST_POINTS))
@@ -352,7 +352,7 @@ def _row_bars(key: str, caption: str, entries: Sequence[charts.BarRow], table: T
     return Figure(caption, charts.bars(key, caption, most, entries), [table])
 
 
-def _durables(asked: Asked, as_of: int) -> Figure | None:
+def _durables(asked: LakeQuestion, as_of: int) -> Figure | None:
     found = facts.durable_rows(asked.sql, asked.span)
     if not found:
         return None
@@ -403,7 +403,7 @@ class FeatureMatrix:
     left_out: int
 
 
-def _features(asked: Asked) -> FeatureMatrix | None:
+def _features(asked: LakeQuestion) -> FeatureMatrix | None:
     found = facts.feature_rows(asked.sql, asked.span)
     if not found:
         return None
