@@ -32,7 +32,7 @@ _CLOCK_TOLERANCE: Final = 300_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class OfferedSegment:
     """A segment that Spark offers: its path, name, day and size, and how many lines Spark reads there."""
 
     path: str
@@ -64,7 +64,7 @@ def add_lines(lake: Lake, lines: DataFrame) -> IngestedBatch | None:
     Raises PipelineError if a segment has not the lines that it must have.
     """
     offered = [
-        Segment(*row)
+        OfferedSegment(*row)
         for row in lines.groupBy("path", "file", "day", "bytes").agg(F.count("*").alias("lines")).collect()
     ]
     while segments := _new_segments(lake, offered):
@@ -99,7 +99,7 @@ def _expected_rows(lake: Lake, batch: int) -> dict[str, int]:
     return {name: int(count) for name, count in found.to_pylist()[0].items()}
 
 
-def _new_segments(lake: Lake, offered: list[Segment]) -> dict[str, Segment]:
+def _new_segments(lake: Lake, offered: list[OfferedSegment]) -> dict[str, OfferedSegment]:
     """The segments that the lake does not have, by name; of several with one name, one. Other files are left out."""
     named = {segment.name: segment for segment in sorted(offered, key=lambda each: each.path) if segment.parts}
     return {name: named[name] for name in named.keys() - known(lake, named)}
@@ -115,7 +115,7 @@ def known(lake: Lake, names: Mapping[str, object] | set[str]) -> set[str]:
     return set(found["name"].to_pylist()) & set(names)
 
 
-def _add_segments(lake: Lake, lines: DataFrame, segments: Mapping[str, Segment]) -> IngestedBatch | None:
+def _add_segments(lake: Lake, lines: DataFrame, segments: Mapping[str, OfferedSegment]) -> IngestedBatch | None:
     """Write and plan a batch; None if another ingest has planned one meanwhile."""
     number, directory = lake.last_batch("segments") + 1, uuid.uuid4().hex
     spark = lines.sparkSession
@@ -169,7 +169,7 @@ def _session_day(tolerance: int) -> Column:
     return F.when(F.col("event").isin("connect", "end"), day_of(began))
 
 
-def _row(segment: Segment, name: SegmentName, found: Row | None) -> dict[str, object]:
+def _row(segment: OfferedSegment, name: SegmentName, found: Row | None) -> dict[str, object]:
     """A segment's row of the plan."""
     events = found["events"] if found else 0
     if found:
@@ -195,7 +195,7 @@ def _time(microseconds: int | None) -> datetime | None:
     return None if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)
 
 
-def _require_all_lines(segment: Segment, found: Row) -> None:
+def _require_all_lines(segment: OfferedSegment, found: Row) -> None:
     """Raise PipelineError if the lines that were read are not those that the segment's own numbers tell of."""
     span, bad = found["last"] - found["first"] + 1, segment.lines - found["events"]
     whole = span <= segment.lines if bad else span == segment.lines and found["first_event"] == "open"
