@@ -244,8 +244,9 @@ def test_a_lost_file_is_missed(whole: Site) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"x" * 4096])
-@pytest.mark.parametrize("table", ["events", "boots"])
+@pytest.mark.parametrize("table", ["events", "dest_hour"])
 def test_a_file_that_cannot_be_read_is_named(whole: Site, table: str, content: bytes) -> None:
+    whole.lake.write_rows("dest_hour", rows_in("dest_hour", [{"vhost": "/", "d": "2026-11-21"}]), 99)
     path = Path(whole.lake.files(table)[0])
     path.write_bytes(content)
     assert path.name in whole.wrong()
