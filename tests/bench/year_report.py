@@ -100,7 +100,7 @@ def main() -> int:
         with ProcessPoolExecutor(1, get_context("spawn")) as other:
             print(f"{other.submit(fill, lake, options.days).result():,} rows in {options.days} days")
         began, busy = time.perf_counter(), time.process_time()
-        write_report(lake.snapshot(), ReportOptions(Path(place) / "report", form=options.format))
+        write_report(lake.snapshot().sql, ReportOptions(Path(place) / "report", form=options.format))
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(f"{options.format}: {time.perf_counter() - began:.1f} s, {time.process_time() - busy:.1f} s of processor "
               f"time, {memory:.0f} MiB, {(Path(place) / 'report').stat().st_size / 1e6:.2f} MB written")  # fmt: skip
