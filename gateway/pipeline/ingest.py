@@ -40,8 +40,9 @@ _POLL_INTERVAL: Final = 1
 _OTHER_INGEST: Final = (
     "CONCURRENT_STREAM_LOG_UPDATE",
     "Multiple streaming jobs detected",
-    "Concurrent update to the log",
+    "Multiple streaming queries are concurrently using",
 )
+"""What Spark says if two streams use one checkpoint."""
 _HALF_MADE_CHECKPOINT: Final = "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"
 """A run was killed at its very beginning, and Spark does not use what it has left. Another checkpoint does as well."""
 _MOST_CHECKPOINTS: Final = 20
@@ -167,17 +168,19 @@ class _IngestRun:
 
     def _stream(self, spark: SparkSession) -> bool:
         """Run the stream to its end; False if it has to be started again."""
-        query = self._start(spark)
+        query = None
         try:
+            query = self._start(spark)
             self._wait(query, spark)
-        except PySparkException as error:
+        except (PySparkException, Py4JError) as error:
             if self._error is None:
-                if not self._can_go_on(str(error)):
+                if not self._can_go_on(f"{error} {getattr(error, 'java_exception', '')}"):
                     raise
                 return False
         finally:
-            with suppress(Py4JError, PySparkException):
-                query.stop()
+            if query is not None:
+                with suppress(Py4JError, PySparkException):
+                    query.stop()
         if self._error is not None and not isinstance(self._error, _StoppedError):
             raise self._error
         return True

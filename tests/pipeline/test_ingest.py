@@ -162,11 +162,10 @@ def test_what_a_killed_run_has_planned_is_finished_by_the_next(
 
 @pytest.mark.usefixtures("no_tables")
 def test_two_ingests_at_once(spark: SparkSession, tmp_path: Path) -> None:
-    size = JournalMaker(tmp_path / "journal").write(600, per_segment=100).segments[0].stat().st_size
+    size = JournalMaker(tmp_path / "journal").write(300, per_segment=50).segments[0].stat().st_size
     codes: list[ExitCode] = []
-    # One has the same checkpoint as the other, one has its own.
-    places = [(tmp_path / "journal",), (tmp_path / "journal",), (tmp_path / "journal", tmp_path / "empty")]
     (tmp_path / "empty").mkdir()
+    places = [(tmp_path / "journal",), (tmp_path / "journal", tmp_path / "empty")]  # so each has its own checkpoint
 
     def work(*journals: Path) -> None:
         codes.append(run(spark, tmp_path, *journals, batch_bytes=size * 2)[0])
@@ -176,7 +175,7 @@ def test_two_ingests_at_once(spark: SparkSession, tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert codes == [ExitCode.OK] * 3
+    assert codes == [ExitCode.OK] * 2
     assert_every_line_once(tmp_path)
 
 

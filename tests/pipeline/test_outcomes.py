@@ -236,7 +236,7 @@ def test_a_full_disk(spark: SparkSession, small_disk: Path, tmp_path: Path, free
 def test_the_pipeline_says_which_extra_is_missing() -> None:
     program = """
 import argparse, sys
-sys.modules["pyspark"] = None
+sys.modules["deltalake"] = None
 from gateway.cli.pipeline_commands import add_pipeline
 from gateway.errors import UsageError
 parser = argparse.ArgumentParser()
