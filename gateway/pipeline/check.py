@@ -16,7 +16,7 @@ from gateway.pipeline.check_lines import LineChecker
 from gateway.pipeline.check_output import CheckOutput, first_few
 from gateway.pipeline.check_tables import check_computed, check_files, check_rollup
 from gateway.pipeline.lake import Lake, last_batch
-from gateway.pipeline.lake_sql import SqlError, Snapshot
+from gateway.pipeline.lake_sql import Snapshot, SqlError
 from gateway.pipeline.table_schemas import BATCH_TABLES
 
 _BOOTS: Final = """

@@ -10,7 +10,7 @@ import pyarrow as pa
 from gateway.journal.schema import EVENT_WORDS, MESSAGE_EVENTS
 from gateway.pipeline.check_output import CheckOutput, first_few
 from gateway.pipeline.lake import last_batch
-from gateway.pipeline.lake_sql import SqlError, Snapshot
+from gateway.pipeline.lake_sql import Snapshot, SqlError
 from gateway.pipeline.table_schemas import COMPUTED_TABLES, schema_of
 
 _OVERDUE: Final = timedelta(minutes=15)
