@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from deltalake.table import TableOptimizer
 
 from gateway.errors import PipelineError
 from gateway.pipeline.check import check
@@ -128,11 +129,24 @@ def test_compact_keeps_the_files_of_a_batch_that_is_planned(old: Old) -> None:
     assert path.exists()
 
 
-def test_compact_beside_an_ingest(old: Old, monkeypatch: pytest.MonkeyPatch) -> None:
-    from deltalake.table import TableOptimizer  # noqa: PLC0415
+def test_compact_beside_an_ingest_that_adds_and_replaces(old: Old, monkeypatch: pytest.MonkeyPatch) -> None:
+    really: Commit = TableOptimizer.compact
+    seen: list[str] = []
 
-    _before(monkeypatch, "compact", TableOptimizer, lambda: old.maker.ingest([old.late]))
+    def compact_later(optimizer: TableOptimizer, **options: object) -> object:
+        seen.append(optimizer.table.table_uri.rstrip("/").rpartition("/")[2])
+        if seen == ["events"]:
+            old.maker.ingest([old.late])
+        if seen.count("boots") == 1 and seen[-1] == "boots":  # somebody computes the table again
+            rows = old.lake.sql("select * from boots")
+            old.lake.write_rows("boots", rows, old.lake.last_batch("boots") + 1, days=[FIRST, SECOND_DAY])
+        return really(optimizer, **options)
+
+    monkeypatch.setattr(TableOptimizer, "compact", compact_later)
+    rows = old.count("boots")
     compact(old.lake, io.StringIO())
+    assert seen.count("boots") == 2
+    assert old.count("boots") == rows + 1  # of the ingest
     assert "ok       1 of 1 boots have all their numbers" in old.check()
 
 

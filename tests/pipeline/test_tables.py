@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -20,8 +19,9 @@ from gateway.pipeline.maintenance import collect, compact
 from gateway.pipeline.progress import Progress
 from gateway.pipeline.table_schemas import COMPUTED_TABLES
 from gateway.pipeline.tables import refresh
-from tests.pipeline.oracle import Oracle, Row
+from tests.pipeline.oracle import Oracle
 from tests.support.journals import DAY, SECOND, START, JournalMaker, write_segment
+from tests.support.lakes import assert_same, rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -139,40 +139,6 @@ def oracle(journal: Path) -> Iterator[Oracle]:
     oracle = Oracle(journal, now=NOW)
     yield oracle
     oracle.close()
-
-
-def rows_of(lake: Lake, table: str) -> list[Row]:
-    """A table's rows; times are microseconds since the epoch."""
-    found = lake.sql(f"select * from {table}")  # noqa: S608
-    columns = [column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in found.columns]
-    rows: list[Row] = pa.Table.from_arrays(columns, found.column_names).to_pylist()
-    return rows
-
-
-def plain(value: object) -> object:
-    """A value made comparable: maps come in two forms."""
-    if isinstance(value, dict):
-        return tuple(sorted(value.items()))
-    return tuple(sorted(value)) if isinstance(value, list) else value
-
-
-def ordered(rows: list[Row]) -> list[Row]:
-    """Rows by their exact columns; the others may differ in the last digits."""
-    plain_rows = [{name: plain(value) for name, value in row.items()} for row in rows]
-    return sorted(
-        plain_rows, key=lambda row: [repr(row[name]) for name in sorted(row) if not isinstance(row[name], float)]
-    )
-
-
-def assert_same(found: list[Row], expected: list[Row]) -> None:
-    for ours, theirs in zip(ordered(found), ordered(expected), strict=False):
-        for row in (ours, theirs):
-            for name, value in row.items():
-                row[name] = (
-                    pytest.approx(value, rel=1e-9, abs=0) if isinstance(value, float) and row is theirs else value
-                )
-        assert ours == theirs
-    assert len(found) == len(expected)
 
 
 @pytest.mark.parametrize("table", ["events", "rollup_10s", *COMPUTED_TABLES])

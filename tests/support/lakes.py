@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from gateway.journal.histogram import bucket_of
 from gateway.journal.segments import SegmentName
@@ -31,6 +32,40 @@ def rows_in(table: str, rows: Sequence[Row]) -> pa.Table:
     """Rows of a table; a column that a row lacks is null."""
     schema = schema_of(table)
     return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
+
+
+def rows_of(lake: Lake, table: str) -> list[Row]:
+    """A table's rows; times are microseconds since the epoch."""
+    found = lake.sql(f"select * from {table}")  # noqa: S608
+    columns = [column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in found.columns]
+    rows: list[Row] = pa.Table.from_arrays(columns, found.column_names).to_pylist()
+    return rows
+
+
+def plain(value: object) -> object:
+    """A value made comparable: maps come in two forms."""
+    if isinstance(value, dict):
+        return tuple(sorted(value.items()))
+    return tuple(sorted(value)) if isinstance(value, list) else value
+
+
+def ordered(rows: list[Row]) -> list[Row]:
+    """Rows by their exact columns; the others may differ in the last digits."""
+    plain_rows = [{name: plain(value) for name, value in row.items()} for row in rows]
+    return sorted(
+        plain_rows, key=lambda row: [repr(row[name]) for name in sorted(row) if not isinstance(row[name], float)]
+    )
+
+
+def assert_same(found: list[Row], expected: list[Row]) -> None:
+    for ours, theirs in zip(ordered(found), ordered(expected), strict=False):
+        for row in (ours, theirs):
+            for name, value in row.items():
+                row[name] = (
+                    pytest.approx(value, rel=1e-9, abs=0) if isinstance(value, float) and row is theirs else value
+                )
+        assert ours == theirs
+    assert len(found) == len(expected)
 
 
 class LakeMaker:
