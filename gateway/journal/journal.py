@@ -188,6 +188,7 @@ class Journal:
             share=settings.sample,
             peers=settings.peers,
             header_values=settings.header_values,
+            correlate=settings.correlate,
         )
 
     def _node(self, settings: JournalSettings) -> str:

@@ -86,6 +86,7 @@ class ScriptedBroker:
             get_write_buffer_size=lambda: 0,
             abort=lambda: None,
             write=lambda data: self._read(link, data),
+            writelines=lambda pieces: self._read(link, b"".join(pieces)),
         )
         connection = SimpleNamespace(close=partial(self._close, link))
         tap = SimpleNamespace(transport=transport, resume_reading=lambda: None)

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 from gateway.amqp import methods
-from gateway.amqp.codec import CANCEL
+from gateway.amqp.codec import CANCEL, Piece
 from gateway.amqp.methods import CHANNEL_CLOSE_OK, Close, Method
 from gateway.amqp.splitter import Sink
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
@@ -314,7 +314,7 @@ def _fail(calls: Iterable[_Call], error: UpstreamError) -> None:
         call.fail(error)
 
 
-def _discard(data: bytes) -> None:
+def _discard(*pieces: Piece) -> None:
     """Write nothing: the channel is closed."""
 
 

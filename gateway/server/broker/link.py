@@ -18,7 +18,7 @@ import structlog
 from aiormq.abc import AbstractConnection
 from aiormq.exceptions import AMQPError, ConnectionClosed
 
-from gateway.amqp.codec import CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_UNBLOCKED
+from gateway.amqp.codec import CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_UNBLOCKED, Piece
 from gateway.amqp.methods import Close, read_close, read_method
 from gateway.amqp.splitter import Sink, Splitter
 from gateway.config.scalars import BrokerUrl
@@ -279,18 +279,21 @@ class Link:
 
     # The socket.
 
-    def write(self, data: bytes) -> None:
+    def write(self, *pieces: Piece) -> None:
         """Put whole AMQP frames on the wire, behind the methods before."""
         if self._tap is not None and self.closed is None:
             if self._methods:
-                data = b"".join((*self._methods, data))
+                pieces = (b"".join(self._methods), *pieces)
                 self._methods.clear()
-            self._tap.transport.write(data)
+            if len(pieces) == 1:
+                self._tap.transport.write(pieces[0])
+            elif pieces:
+                self._tap.transport.writelines(pieces)
 
     def write_method(self, data: bytes) -> None:
         """The same for a method, in one write with those that follow at once: each write costs a system call."""
         if not self._methods:
-            asyncio.get_running_loop().call_soon(self.write, b"")
+            asyncio.get_running_loop().call_soon(self.write)
         self._methods.append(data)
 
     def pause_reading(self) -> None:
