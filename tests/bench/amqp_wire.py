@@ -185,8 +185,8 @@ class AmqpWire(Wire):
 class AtLeastOnceWire(AmqpWire):
     """The same, while no message may be lost: confirms from the first message on, and nothing is forgotten unsettled.
 
-    That is what the gateway asks of the broker; it is the least that a row can cost behind it. A wire sends or receives,
-    and not both.
+    That is what the gateway asks of the broker; it is the least that a row can cost behind it. A wire either sends or
+    receives.
     """
 
     loses_messages = False
