@@ -64,8 +64,7 @@ def test_without_java_it_says_what_to_install(tmp_path: Path, monkeypatch: pytes
     program.parent.mkdir(parents=True)
     program.touch()
     spark_session._require_java()
-    assert os.environ["JAVA_HOME"] == str(tmp_path / "java-17")
-    monkeypatch.delenv("JAVA_HOME")
+    assert os.environ.pop("JAVA_HOME") == str(tmp_path / "java-17")
 
 
 def test_spark_submit_with_settings_of_a_directory(tmp_path: Path) -> None:
