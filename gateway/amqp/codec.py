@@ -31,6 +31,7 @@ _METHOD_FRAME: Final = struct.Struct(">BHIHH")
 _ACK_FRAME: Final = struct.Struct(">BHIHHQBB")
 _CONTENT_HEADER: Final = struct.Struct(">BHIHHQ")
 _LENGTH: Final = struct.Struct(">I")
+_LONG_STRING: Final = b"S"
 
 _PUBLISH: Final = 40
 _ACK: Final = 80
@@ -86,8 +87,8 @@ class Publication:
         frame_max: bytes of a frame at the most, as agreed with the broker; 0 for no limit.
         method: the basic.publish frame, see ``encode_publish``.
         before: bytes of the properties that stand before the headers table, flags first.
-        table: the table's entries, cut where a value differs from message to message: behind each piece but the last,
-            the length and the bytes of such a value follow.
+        table: the table's entries, cut where a value differs from message to message. Each piece but the last ends
+            with the type of such a value, whose bytes follow, and behind the type of a long string its length.
         behind: bytes of the properties that stand behind the table.
     """
 
@@ -105,7 +106,7 @@ class Publication:
         self._before = before
         self._first, *self._pieces = (*table[:-1], table[-1] + behind + FRAME_END)
         # Sizes without the values in the gaps: of the table, and of what stands around it in the content header.
-        self._table_size = sum(map(len, table)) + 4 * (len(table) - 1)
+        self._table_size = sum(map(len, table)) + 4 * sum(piece.endswith(_LONG_STRING) for piece in table[:-1])
         self._around_table = _CONTENT_HEADER_START + len(before) + 4 + len(behind)
         # The last message: the size of its body, its values, and everything up to its body; then the sizes of both, and
         # the parts of which that was joined: every second one is a value.
@@ -168,7 +169,8 @@ class Publication:
         content_header = _CONTENT_HEADER.pack(HEADER, self._channel, header_size, _BASIC, 0, size)
         parts = [self._method + content_header + self._before + _LENGTH.pack(table_size) + self._first]
         for value_size, piece in zip(value_sizes, self._pieces, strict=True):
-            parts[-1] += _LENGTH.pack(value_size)
+            if parts[-1].endswith(_LONG_STRING):
+                parts[-1] += _LENGTH.pack(value_size)
             parts += (b"", piece)
         if 0 < size <= self._body_max:
             parts[-1] += FRAME_HEADER.pack(BODY, self._channel, size)

@@ -15,6 +15,7 @@ from typing import Final
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason, StompError
 from gateway.session import error_frames, ops
+from gateway.session.correlation import CorrelatedSubscription
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.destination_rules import NO_DESTINATION_RULES
 from gateway.session.destinations import subscription_queue_name
@@ -199,7 +200,8 @@ class SessionContext:
         self, tag: bytes, identifier: bytes | None, mode: AckMode, destination: bytes = b""
     ) -> Subscription:
         """A subscription that has no consumer yet; without destination for the queue behind a reply-to."""
-        return Subscription(
+        correlates = self.observer is not None and self.observer.stamp is not None
+        return (CorrelatedSubscription if correlates else Subscription)(
             tag,
             identifier,
             mode,

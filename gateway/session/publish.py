@@ -18,6 +18,7 @@ from gateway.session import error_frames, ops
 from gateway.session.cached_publish import CachedPublish
 from gateway.session.confirms import Commit, PublisherConfirms, Unconfirmed
 from gateway.session.context import NO_SETTINGS, Hold, SessionContext
+from gateway.session.correlation import StampedPublish, StampedVariedPublish
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.pieces import LARGE, gathered
 from gateway.session.queues import QueueSpec, temporary_queue
@@ -162,7 +163,7 @@ class Publisher:
 
     def _cache(self, frame: Frame) -> CachedPublish:
         block = frame.header_block
-        cached = self._make(CachedPublish, self._context.headers(frame), block.volatile)
+        cached = self._make(CachedPublish, StampedPublish, self._context.headers(frame), block.volatile)
         block.cached_publish = cached
         return cached
 
@@ -172,7 +173,7 @@ class Publisher:
         varied = self._varied
         if varied is None:
             meant = () if context.observer is None else context.observer.header_values
-            varied = self._varied = VariedPublishes(partial(self._make, VariedPublish), meant)
+            varied = self._varied = VariedPublishes(partial(self._make, VariedPublish, StampedVariedPublish), meant)
         headers = context.headers(frame)
         found = varied.find(headers)
         if found is None or not found.is_plain:
@@ -182,9 +183,12 @@ class Publisher:
         found.headers = headers
         return found
 
-    def _make(self, what: type[_Made], headers: Mapping[bytes, bytes], volatile: tuple[bytes, ...]) -> _Made:
+    def _make(
+        self, plain: type[_Made], stamped: type[_Made], headers: Mapping[bytes, bytes], volatile: tuple[bytes, ...]
+    ) -> _Made:
         context = self._context
-        cached = what(
+        stamp = None if context.observer is None else context.observer.stamp
+        cached = (plain if stamp is None else stamped)(
             headers,
             volatile,
             context.settings.default_topic_exchange,
@@ -192,6 +196,8 @@ class Publisher:
             rules=context.queue_rules,
             destinations=context.destination_rules,
         )
+        if isinstance(cached, StampedPublish | StampedVariedPublish) and stamp is not None:
+            cached.stamp = stamp
         cached.traffic = context.traffic.sends.counter(cached.destination, cached.kind)
         if context.observer is not None:
             cached.counter = context.observer.sends(cached, headers)

@@ -131,6 +131,7 @@ class _Observer:
 
     calls: list[tuple[object, ...]] = field(default_factory=list)
     header_values: Collection[bytes] = ()
+    stamp: None = None
 
     def sends(self, _cached_publish: CachedPublish, _headers: Mapping[bytes, bytes]) -> "_Observer":
         return self
