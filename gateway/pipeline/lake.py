@@ -128,16 +128,20 @@ class Lake:
         found = self.table(table)
         return [] if found is None else sorted({partition["d"] for partition in found.partitions()})
 
-    def snapshot(self) -> Snapshot:
-        """All tables as they are now, in the order of `COLUMNS`: ``segments`` has all batches that others have."""
-        return Snapshot({table: self.table(table) for table in COLUMNS})
+    def snapshot(self, query: str | None = None) -> Snapshot:
+        """All tables as they are now, in the order of `COLUMNS`: ``segments`` has all batches that others have.
+
+        If it is for one query, tables that the query does not name are not looked for.
+        """
+        named = [table for table in COLUMNS if query is None or table in query.lower()]
+        return Snapshot({table: self.table(table) for table in named})
 
     def sql(self, query: str) -> pa.Table:
         """The answer to an SQL query (DataFusion's dialect) over all tables; one that is not there yet is empty.
 
         Raises PipelineError if the query is wrong or the lake cannot be read.
         """
-        return self.snapshot().sql(query)
+        return self.snapshot(query).sql(query)
 
     # ------------------------------------------------------------ batches
 

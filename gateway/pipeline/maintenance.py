@@ -103,8 +103,8 @@ def collect(
 
 def _collect_segments(lake: Lake, journal: Path, retain_days: float, output: _Output) -> None:
     applied = min(map(lake.last_batch, BATCH_TABLES))
-    rows = lake.snapshot().rows(f"select name, lines from segments where batch <= {applied}")  # noqa: S608
-    ingested = {row["name"]: row["lines"] for row in rows}
+    query = f"select name, lines from segments where batch <= {applied}"  # noqa: S608
+    ingested = {row["name"]: row["lines"] for row in lake.snapshot(query).rows(query)}
     deleted, size, kept_young, kept_new = 0, 0, 0, 0
     for path, name in list_journal(journal):
         if path.name.startswith(".") or name.version != VERSION:

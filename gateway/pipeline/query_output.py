@@ -25,7 +25,7 @@ def print_query(lake: Lake, query: str, form: str, out: TextIO) -> None:
     there is no lake or the query is wrong.
     """
     lake.must_exist()
-    batches = lake.snapshot().batches(query)
+    batches = lake.snapshot(query).batches(query)
     first = next(batches)
     names = first.schema.names
     rows = (row for batch in chain([first], batches) for row in _rows(batch))
