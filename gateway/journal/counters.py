@@ -10,12 +10,27 @@ their cost.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from gateway.journal.histogram import bucket_of
 from gateway.journal.schema import AckLine, ConfirmLine, DeliveryLine, NackLine, SendLine, StatLine
 from gateway.journal.session_lines import DeliveryTimes, SessionLines, SubscriptionFields, delivery_times
 from gateway.journal.writer import BATCH
 from gateway.session.delivery_ledger import AckMode
-from gateway.session.subscription import Subscription
+from gateway.session.traffic import TrafficCounter
+
+
+class CountedSubscription(Protocol):
+    """A subscription that counts its own messages."""
+
+    @property
+    def mode(self) -> AckMode:
+        """How its messages are acknowledged."""
+
+    @property
+    def stats(self) -> TrafficCounter:
+        """What it has counted so far, as a copy."""
+
 
 # Level session.
 
@@ -114,7 +129,7 @@ class DeliveryStats:
 
     __slots__ = ("_before", "_clock", "_latencies", "_lines", "_subscription", "_times", "fields")
 
-    def __init__(self, lines: SessionLines, subscription: Subscription, fields: SubscriptionFields) -> None:
+    def __init__(self, lines: SessionLines, subscription: CountedSubscription, fields: SubscriptionFields) -> None:
         self.fields = fields
         self._subscription = subscription
         self._before = subscription.stats
@@ -243,7 +258,7 @@ class DeliveryLog:
 
     __slots__ = ("_base", "_is_acknowledged", "_lines", "_mode", "_sampler", "_times", "_writer", "fields")
 
-    def __init__(self, lines: SessionLines, subscription: Subscription, fields: SubscriptionFields) -> None:
+    def __init__(self, lines: SessionLines, subscription: CountedSubscription, fields: SubscriptionFields) -> None:
         self.fields = fields
         # Added to delivery tags, so that those of the next channel are above those of one that was lost.
         self._base = 0
