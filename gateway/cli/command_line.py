@@ -47,7 +47,8 @@ examples:
 exit codes:
   0    success: serve has drained after a signal; check found a usable upstream for every virtual host
   1    failed while running; check: a virtual host has no usable upstream; parity: a rule is DIFFERENT;
-       pipeline check: the lake is not complete; migrate: it wrote the file, but something has to be done first
+       pipeline check: the lake is not complete; pipeline report --fail-on: the rule found something; pipeline compare:
+       a row is worse or different; migrate: it wrote the file, but something has to be done first
   2    the configuration or the command line is wrong; every mistake is listed
   3    the gateway cannot listen on a configured address
   130  interrupted (Ctrl-C)

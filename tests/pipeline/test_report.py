@@ -692,7 +692,7 @@ class TestScales:
     def test_ticks_of_time_are_of_the_calendar(self, length: int, first: str, under: str) -> None:
         labels = _time_labels(micros_of(START), length)
         assert labels[0] == [first, under]
-        assert 2 <= len(labels) <= 14
+        assert 2 <= len(labels) <= 16
 
     def test_midnight_shows_the_date(self) -> None:
         labels = _time_labels(micros_of(datetime(2026, 12, 31, 20, tzinfo=UTC)), 8 * HOUR)
