@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from gateway.errors import PipelineError, UsageError
 from gateway.pipeline.lake import DataFile, Lake
 from gateway.pipeline.table_schemas import BATCH_TABLES, COLUMNS, partitions_of, schema_of
+from tests.support.object_store import running_store
 
 DAY = "2026-11-21"
 
@@ -166,3 +167,14 @@ def test_what_is_wrong_is_said(lake: Lake, tmp_path: Path) -> None:
         Lake(tmp_path / "a[b]")
     assert str(Lake(f"file://{tmp_path}/x/")) == f"{tmp_path}/x"
     assert Lake("s3://bucket/lake/").table_url("events") == "s3://bucket/lake/events"
+
+
+def test_a_lake_in_an_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_store() as store:
+        for name, value in store.environment.items():
+            monkeypatch.setenv(name, value)
+        lake = Lake(f"{store.url}/lake")
+        for batch in (0, 1, 1):
+            lake.write_rows("bad_lines", bad_lines(f"line {batch}"), batch)
+        assert lines_in(lake) == [(DAY, "line 0"), (DAY, "line 1")]
+        assert all(file.startswith(f"{store.url}/lake/bad_lines/d={DAY}/") for file in lake.files("bad_lines", [DAY]))
