@@ -17,6 +17,7 @@ from gateway.cli.manual import manual_page, runnable_commands
 from gateway.cli.migrate_command import add_migrate
 from gateway.cli.parity_command import add_parity
 from gateway.cli.pipeline_commands import add_pipeline
+from gateway.cli.tap_command import add_tap
 from gateway.config.loader import load
 from gateway.config.model import GatewayConfig, json_schema
 from gateway.errors import ConfigError, ExitCode, GatewayError, ListenError, UsageError
@@ -129,6 +130,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_admin(commands)
     add_journal(commands)
     add_pipeline(commands)
+    add_tap(commands)
     completion = add_command(
         commands, "completion", _completion, help="print the completion script of a shell",
         description=_COMPLETION_DESCRIPTION, epilog=_COMPLETION_EPILOG,
