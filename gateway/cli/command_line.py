@@ -41,6 +41,8 @@ examples:
   stomp-gateway reload                            make a running gateway read its configuration again
   stomp-gateway top                               watch a running gateway; see also sessions, links
   stomp-gateway journal tail --follow DIR         show what clients do at this moment
+  stomp-gateway tap --listen :61614 --upstream localhost:61613 --journal DIR
+                                                  journal what the clients of any STOMP server do
   stomp-gateway pipeline --help                   make tables and a report from traffic journals
 
   With an empty configuration file the gateway listens on 127.0.0.1:61613, and RabbitMQ is at 127.0.0.1:5672.

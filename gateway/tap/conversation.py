@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
-from gateway.errors import CloseReason, FrameError, StompError
+from gateway.errors import CloseReason, StompError
 from gateway.journal.counters import DeliveryLog
 from gateway.journal.privacy import KIND_CODES, peer_name, shown
 from gateway.journal.schema import OTHER
@@ -28,7 +28,7 @@ from gateway.session.queues import QUEUE_ARGUMENTS
 from gateway.session.traffic import SendCounter
 from gateway.stomp.headers import read_boolean, read_integer, trim_values
 from gateway.tap import departures
-from gateway.tap.frame_scanner import FrameScanner, ScannedFrame
+from gateway.tap.frame_scanner import FrameScanner, ScannedFrame, UnreadableError
 from gateway.tap.tapped_subscription import TappedSubscription
 
 _MODES: Final = {mode.value: mode for mode in AckMode}
@@ -115,7 +115,7 @@ class Conversation:
                 if self._trims:
                     frame = frame._replace(headers=trim_values(frame.headers))  # noqa: PLW2901
                 take(frame)
-        except FrameError as error:
+        except UnreadableError as error:
             self.give_up(from_client=from_client, reason=str(error))
 
     def give_up(self, *, from_client: bool, reason: str) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from gateway.errors import FrameError
+from gateway.errors import FrameError, GatewayError
 from gateway.stomp.headers import read_integer, split_line
 
 # Between frames any number of NUL, LF and CR LF may stand.
@@ -27,6 +27,10 @@ _LARGEST_CACHED_BLOCK: Final = 2048
 
 Block = tuple[bytes, dict[bytes, bytes], int | None]
 """A command, its headers, unescaped, the first of each name, and the size of the body if that is said."""
+
+
+class UnreadableError(GatewayError):
+    """A stream is not STOMP, or exceeds a bound. No text of it shows a header's value."""
 
 
 class ScannedFrame(NamedTuple):
@@ -61,7 +65,7 @@ class FrameScanner:
         HOT: one step per frame.
 
         Raises:
-            FrameError: they cannot be read. Nothing behind can be, either.
+            UnreadableError: they cannot be read. Nothing behind can be, either.
         """
         at, end = 0, len(data)
         while at < end:
@@ -96,14 +100,14 @@ class FrameScanner:
                 self._begin_body(block)
                 return at
         if len(arriving) > _MAX_BLOCK:
-            raise FrameError(f"a header block of more than {_MAX_BLOCK} bytes")
+            raise UnreadableError(f"a header block of more than {_MAX_BLOCK} bytes")
         return len(data)
 
     def _begin_body(self, block: bytes) -> None:
         found = self._cache.get(block)
         if found is None:
             if len(block) > _MAX_BLOCK:
-                raise FrameError(f"a header block of more than {_MAX_BLOCK} bytes")
+                raise UnreadableError(f"a header block of more than {_MAX_BLOCK} bytes")
             found = self._parsed(block)
             if len(block) <= _LARGEST_CACHED_BLOCK:
                 if len(self._cache) >= _CACHED_BLOCKS:
@@ -115,7 +119,7 @@ class FrameScanner:
         first, *lines = block.split(b"\n")
         command = first.removesuffix(b"\r")
         if not command or _NOT_IN_COMMANDS.search(command):
-            raise FrameError("this is no command of STOMP")
+            raise UnreadableError("this is no command of STOMP")
         headers: dict[bytes, bytes] = {}
         for line in lines:
             name, value = _split(line)
@@ -126,7 +130,7 @@ class FrameScanner:
             return command, headers, None
         length = read_integer(text)
         if length is None or length < 0:
-            raise FrameError("the content-length is no number")
+            raise UnreadableError("the content-length is no number")
         return command, headers, length
 
     def _pass_body(self, data: bytes, at: int) -> int:
@@ -144,7 +148,7 @@ class FrameScanner:
             if stop == len(data):
                 return stop
             if data[stop]:
-                raise FrameError("the content-length is shorter than the body")
+                raise UnreadableError("the content-length is shorter than the body")
         self._left = -1
         return stop + 1
 
@@ -153,9 +157,9 @@ def _split(line: bytes) -> tuple[bytes, bytes]:
     """Name and value of a header line. One whose escapes are none is taken as it is: servers write such message ids."""
     try:
         return split_line(line)
-    except FrameError:
+    except FrameError as error:
         text = line.removesuffix(b"\r")
         name, colon, value = text.partition(b":")
         if not colon or b"\r" in text:
-            raise
+            raise UnreadableError(str(error)) from None
         return name, value

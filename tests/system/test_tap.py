@@ -19,6 +19,7 @@ import msgspec
 import pytest
 import stomp
 
+from gateway.cli.command_line import main
 from gateway.config.scalars import SocketAddress
 from gateway.errors import ExitCode
 from gateway.journal.segments import PATTERN
@@ -373,21 +374,33 @@ async def test_the_command_runs_until_a_signal_and_finishes_its_journal(
 
 
 @pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (("--key-file", "x.key"), "belong together"),
+        (("--cert-file", "no.pem", "--key-file", "no.key"), "no.pem"),
+        (("--ca-file", "ca.pem"), "need --upstream-tls"),
+        (("--upstream-tls", "--ca-file", "no.pem"), "no.pem"),
+        (("--node", "a/b"), "--node a/b"),
+        (("--listen", "nonsense"), "--listen nonsense"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_named(
+    more: tuple[str, ...], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = ("--listen", "127.0.0.1:0", "--upstream", "127.0.0.1:1", "--journal", str(tmp_path))
+    assert main(["tap", *usual, *more]) == ExitCode.CONFIGURATION
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("more", "code", "text"),
     [
-        (("--key-file", "x.key"), ExitCode.CONFIGURATION, "belong together"),
-        (("--cert-file", "no.pem", "--key-file", "no.key"), ExitCode.CONFIGURATION, "no.pem"),
-        (("--ca-file", "ca.pem"), ExitCode.CONFIGURATION, "need --upstream-tls"),
-        (("--upstream-tls", "--ca-file", "no.pem"), ExitCode.CONFIGURATION, "no.pem"),
-        (("--node", "a/b"), ExitCode.CONFIGURATION, "--node a/b"),
-        (("--listen", "nonsense"), ExitCode.CONFIGURATION, "--listen nonsense"),
         (("--journal", "/dev/null/x"), ExitCode.FAILURE, "the journal cannot be written"),
         (("--listen", "192.0.2.1:61614"), ExitCode.LISTEN, "192.0.2.1:61614"),
     ],
 )
-def test_what_is_wrong_is_said(more: tuple[str, ...], code: ExitCode, text: str, tmp_path: Path) -> None:
-    usual = ("--listen", "127.0.0.1:0", "--upstream", "127.0.0.1:1", "--journal", tmp_path)
-    command = _command(*usual, *more)
+def test_a_tap_that_cannot_start_says_why(more: tuple[str, ...], code: ExitCode, text: str, tmp_path: Path) -> None:
+    command = _command("--listen", "127.0.0.1:0", "--upstream", "127.0.0.1:1", "--journal", tmp_path, *more)
     _, errors = command.communicate(timeout=2 * PATIENCE)
     assert command.returncode == code
     assert text in errors.decode()

@@ -260,6 +260,7 @@ def test_what_a_client_makes_the_tap_remember_is_bounded(talk: Talk, monkeypatch
     talk.server(*(message(number, 1) for number in range(30)), message(31, 1).replace("a31", "a" * 2000))
     heard = talk.heard
     assert (len(heard._receipts), len(heard._unacked), len(heard._subscriptions)) == (10, 10, 10)
+    assert not [each for each in (*heard._receipts, *heard._subscriptions, *heard._unacked) if len(each) > 1024]
     talk.server("RECEIPT; receipt-id:25")
     talk.client("ACK; id:a25", "ACK; id:a1")
     assert (len(talk.of("conf")), len(talk.of("ack"))) == (0, 1)
