@@ -28,7 +28,7 @@ from gateway.session.queues import QUEUE_ARGUMENTS
 from gateway.session.traffic import SendCounter
 from gateway.stomp.headers import read_boolean, read_integer, trim_values
 from gateway.tap import departures
-from gateway.tap.frame_scanner import FrameScanner, ScannedFrame, UnreadableError
+from gateway.tap.frame_scanner import FrameScanner, ScannedFrame, UnreadableStreamError
 from gateway.tap.tapped_subscription import TappedSubscription
 
 _MODES: Final = {mode.value: mode for mode in AckMode}
@@ -115,7 +115,7 @@ class Conversation:
                 if self._trims:
                     frame = frame._replace(headers=trim_values(frame.headers))  # noqa: PLW2901
                 take(frame)
-        except UnreadableError as error:
+        except UnreadableStreamError as error:
             self.give_up(from_client=from_client, reason=str(error))
 
     def give_up(self, *, from_client: bool, reason: str) -> None:

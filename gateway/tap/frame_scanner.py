@@ -29,7 +29,7 @@ Block = tuple[bytes, dict[bytes, bytes], int | None]
 """A command, its headers, unescaped, the first of each name, and the size of the body if that is said."""
 
 
-class UnreadableError(GatewayError):
+class UnreadableStreamError(GatewayError):
     """A stream is not STOMP, or exceeds a bound. No text of it shows a header's value."""
 
 
@@ -65,7 +65,7 @@ class FrameScanner:
         HOT: one step per frame.
 
         Raises:
-            UnreadableError: they cannot be read. Nothing behind can be, either.
+            UnreadableStreamError: they cannot be read. Nothing behind can be, either.
         """
         at, end = 0, len(data)
         while at < end:
@@ -100,14 +100,14 @@ class FrameScanner:
                 self._begin_body(block)
                 return at
         if len(arriving) > _MAX_BLOCK:
-            raise UnreadableError(f"a header block of more than {_MAX_BLOCK} bytes")
+            raise UnreadableStreamError(f"a header block of more than {_MAX_BLOCK} bytes")
         return len(data)
 
     def _begin_body(self, block: bytes) -> None:
         found = self._cache.get(block)
         if found is None:
             if len(block) > _MAX_BLOCK:
-                raise UnreadableError(f"a header block of more than {_MAX_BLOCK} bytes")
+                raise UnreadableStreamError(f"a header block of more than {_MAX_BLOCK} bytes")
             found = self._parsed(block)
             if len(block) <= _LARGEST_CACHED_BLOCK:
                 if len(self._cache) >= _CACHED_BLOCKS:
@@ -119,7 +119,7 @@ class FrameScanner:
         first, *lines = block.split(b"\n")
         command = first.removesuffix(b"\r")
         if not command or _NOT_IN_COMMANDS.search(command):
-            raise UnreadableError("this is no command of STOMP")
+            raise UnreadableStreamError("this is no command of STOMP")
         headers: dict[bytes, bytes] = {}
         for line in lines:
             name, value = _split(line)
@@ -130,7 +130,7 @@ class FrameScanner:
             return command, headers, None
         length = read_integer(text)
         if length is None or length < 0:
-            raise UnreadableError("the content-length is no number")
+            raise UnreadableStreamError("the content-length is no number")
         return command, headers, length
 
     def _pass_body(self, data: bytes, at: int) -> int:
@@ -148,7 +148,7 @@ class FrameScanner:
             if stop == len(data):
                 return stop
             if data[stop]:
-                raise UnreadableError("the content-length is shorter than the body")
+                raise UnreadableStreamError("the content-length is shorter than the body")
         self._left = -1
         return stop + 1
 
@@ -161,5 +161,5 @@ def _split(line: bytes) -> tuple[bytes, bytes]:
         text = line.removesuffix(b"\r")
         name, colon, value = text.partition(b":")
         if not colon or b"\r" in text:
-            raise UnreadableError(str(error)) from None
+            raise UnreadableStreamError(str(error)) from None
         return name, value

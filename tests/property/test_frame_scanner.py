@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from gateway.tap.frame_scanner import FrameScanner, ScannedFrame, UnreadableError
+from gateway.tap.frame_scanner import FrameScanner, ScannedFrame, UnreadableStreamError
 from tests.property.cuts import cut, one_by_one, points
 from tests.property.stomp_streams import consumers, producers, read, streams
 
@@ -19,7 +19,7 @@ def scanned(pieces: Iterable[bytes]) -> tuple[list[ScannedFrame], bool]:
     try:
         for piece in pieces:
             frames += scanner.scan(piece)
-    except UnreadableError:
+    except UnreadableStreamError:
         return frames, True
     return frames, False
 
@@ -62,7 +62,7 @@ def test_a_header_block_without_an_end_is_not_kept_for_ever() -> None:
     for number in range(1000):
         try:
             list(scanner.scan(b"h%d:%b\n" % (number, b"x" * 1000) if number else b"SEND\n"))
-        except UnreadableError:
+        except UnreadableStreamError:
             broken = True
             break
     assert broken
