@@ -13,6 +13,9 @@ from typing import Final
 from gateway.amqp.properties import short_string
 from gateway.errors import CodecError
 
+Piece = bytes | memoryview
+"""Bytes to be written, which may be part of others."""
+
 METHOD: Final = 1
 HEADER: Final = 2
 BODY: Final = 3
@@ -28,6 +31,7 @@ _METHOD_FRAME: Final = struct.Struct(">BHIHH")
 _ACK_FRAME: Final = struct.Struct(">BHIHHQBB")
 _CONTENT_HEADER: Final = struct.Struct(">BHIHHQ")
 _LENGTH: Final = struct.Struct(">I")
+_LONG_STRING: Final = b"S"
 
 _PUBLISH: Final = 40
 _ACK: Final = 80
@@ -83,8 +87,8 @@ class Publication:
         frame_max: bytes of a frame at the most, as agreed with the broker; 0 for no limit.
         method: the basic.publish frame, see ``encode_publish``.
         before: bytes of the properties that stand before the headers table, flags first.
-        table: the table's entries, cut where a value differs from message to message: behind each piece but the last,
-            the length and the bytes of such a value follow.
+        table: the table's entries, cut where a value differs from message to message. Each piece but the last ends
+            with the type of such a value, whose bytes follow, and behind the type of a long string its length.
         behind: bytes of the properties that stand behind the table.
     """
 
@@ -102,7 +106,7 @@ class Publication:
         self._before = before
         self._first, *self._pieces = (*table[:-1], table[-1] + behind + FRAME_END)
         # Sizes without the values in the gaps: of the table, and of what stands around it in the content header.
-        self._table_size = sum(map(len, table)) + 4 * (len(table) - 1)
+        self._table_size = sum(map(len, table)) + 4 * sum(piece.endswith(_LONG_STRING) for piece in table[:-1])
         self._around_table = _CONTENT_HEADER_START + len(before) + 4 + len(behind)
         # The last message: the size of its body, its values, and everything up to its body; then the sizes of both, and
         # the parts of which that was joined: every second one is a value.
@@ -128,7 +132,20 @@ class Publication:
                 self._last_start, self._last_size, self._last_values = start, size, values
         if size <= self._body_max:
             return b"".join((start, body, FRAME_END)) if size else start
-        return start + self._body_frames(body)
+        return b"".join(self.pieces(body, values))
+
+    def pieces(self, body: bytes, values: tuple[bytes, ...] = ()) -> list[Piece]:
+        """The same without a copy of the body, which is not empty. HOT: once per SEND of a large body."""
+        size, most = len(body), self._body_max
+        pieces: list[Piece] = [self._start(size, values)]
+        if size <= most:
+            pieces += (body, FRAME_END)
+        else:
+            view = memoryview(body)
+            for at in range(0, size, most):
+                piece = view[at : at + most]
+                pieces += (FRAME_HEADER.pack(BODY, self._channel, len(piece)), piece, FRAME_END)
+        return pieces
 
     def _start(self, size: int, values: tuple[bytes, ...]) -> bytes:
         """Everything up to the body; for a body that fits one frame, with that frame's first bytes."""
@@ -152,15 +169,9 @@ class Publication:
         content_header = _CONTENT_HEADER.pack(HEADER, self._channel, header_size, _BASIC, 0, size)
         parts = [self._method + content_header + self._before + _LENGTH.pack(table_size) + self._first]
         for value_size, piece in zip(value_sizes, self._pieces, strict=True):
-            parts[-1] += _LENGTH.pack(value_size)
+            if parts[-1].endswith(_LONG_STRING):
+                parts[-1] += _LENGTH.pack(value_size)
             parts += (b"", piece)
         if 0 < size <= self._body_max:
             parts[-1] += FRAME_HEADER.pack(BODY, self._channel, size)
         return parts
-
-    def _body_frames(self, body: bytes) -> bytes:
-        frames: list[bytes] = []
-        for at in range(0, len(body), self._body_max):
-            piece = body[at : at + self._body_max]
-            frames += (FRAME_HEADER.pack(BODY, self._channel, len(piece)), piece, FRAME_END)
-        return b"".join(frames)

@@ -90,6 +90,11 @@ def table_name(name: bytes) -> bytes:
     return short_string(name, "name of a header") + b"S"
 
 
+def number_name(name: bytes) -> bytes:
+    """Encode the name of a table entry that is a signed 64-bit number, and its type; the eight bytes must follow."""
+    return short_string(name, "name of a header") + b"l"
+
+
 def table_entries(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Encode long-string entries of a headers table, without the table's length."""
     return b"".join([table_name(name) + struct.pack(">I", len(value)) + value for name, value in headers])

@@ -72,6 +72,9 @@ _KEY_SIZE: Final = 12
 # What lies between tag and body is kept for each channel only if it is small.
 _LARGEST_REPEAT: Final = 2048
 
+# A frame of which so much came in earlier reads is put together without what follows it.
+_LARGE: Final = 16 << 10
+
 # A frame before both sides have agreed on a size.
 _LARGEST_FIRST_FRAME: Final = 1 << 20
 
@@ -214,24 +217,35 @@ class Splitter:
         Raises:
             CodecError: when the bytes are not AMQP frames, or the frames of a message come in an impossible order.
         """
+        at, before = 0, list[bytes]()
         if self._rest:
-            self._rest.append(data)
+            rest, missing = self._rest, self._missing
             self._missing -= len(data)
             if self._missing > 0:
+                rest.append(data)
                 return b""
-            data = b"".join(self._rest)
             self._rest = []
-        at = self._deliver_repeats(data, 0)
-        if at == len(data):
+            if sum(map(len, rest)) < _LARGE:
+                data = b"".join((*rest, data))
+            else:
+                # The frame alone: not all that came behind it is copied once more.
+                before = self._split_whole(b"".join((*rest, memoryview(data)[:missing])), 0)[1]
+                at = missing
+        at = self._deliver_repeats(data, at)
+        if at == len(data) and not before:
             return b""
+        at, others = self._split_whole(data, at)
+        if at < len(data):
+            self._rest.append(data[at:])
+        return b"".join((*before, *others))
+
+    def _split_whole(self, data: bytes, at: int) -> tuple[int, list[bytes]]:
+        """See ``_split``. What the bytes cannot be is an error of their own."""
         try:
-            at, others = self._split(data, at)
+            return self._split(data, at)
         except (IndexError, struct.error) as error:
             # The sinks' own errors are caught where they are called.
             raise CodecError(_ENDS_EARLY) from error
-        if at < len(data):
-            self._rest.append(data[at:])
-        return b"".join(others)
 
     def _split(self, data: bytes, at: int) -> tuple[int, list[bytes]]:
         """Handle the whole frames from a position on; the position behind them, and the frames that pass."""

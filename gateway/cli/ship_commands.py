@@ -1,21 +1,28 @@
-"""The command line of `stomp-gateway journal ship`."""
+"""The command line of `stomp-gateway journal ship` and `journal collect`."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import os
 import signal
 import threading
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
 
+from pydantic import SecretStr
 from pydantic_core import PydanticCustomError
 
-from gateway.cli.commands import add_command
+from gateway.cli.commands import add_command, run_coroutine
 from gateway.errors import ExitCode, GatewayError, UsageError
 
 if TYPE_CHECKING:
     from gateway.cli.commands import Commands
+    from gateway.journal.ship_targets import Store
     from gateway.journal.shipper import Shipper
+    from gateway.journal.stream_broker import StreamBroker
 
 # Seconds for the segment under way when the command is ended.
 _END_WITHIN: Final = 5.0
@@ -43,8 +50,33 @@ exit codes:
 """
 
 
+_COLLECT_DESCRIPTION = """\
+Write the segments that gateways publish to a stream of RabbitMQ (journal.ship.to: amqp) to one place, from where the
+pipeline reads them. Each segment is written once, by its name; a note in the place says how far the stream was read.
+You may stop or kill the command at any moment, and run two at once. The user needs the permissions read for the stream
+and write for amq.default.
+"""
+
+_COLLECT_EPILOG = """\
+examples:
+  stomp-gateway journal collect --from amqps://collector@rabbit-a/orders --passcode-file FILE --to s3://bucket/journal
+  stomp-gateway journal collect --from amqp://localhost --to /srv/journals --follow
+
+environment:
+  STOMP_GATEWAY_PASSCODE   the passcode, without --passcode-file (default: guest)
+
+exit codes:
+  0    everything that was in the stream is in the place; with --follow: ended by SIGTERM
+  1    broker or place do not answer, or messages were refused; the message says which
+  2    the command line is wrong
+  130  interrupted (Ctrl-C)
+  143  without --follow: ended by SIGTERM
+"""
+
+
 def add_ship(actions: Commands) -> None:
-    """Add `ship` to the commands of `stomp-gateway journal`."""
+    """Add `ship` and `collect` to the commands of `stomp-gateway journal`."""
+    _add_collect(actions)
     ship = add_command(
         actions, "ship", _ship, help="put finished segments to an object store or a directory",
         description=_SHIP_DESCRIPTION, epilog=_SHIP_EPILOG,
@@ -59,18 +91,42 @@ def add_ship(actions: Commands) -> None:
     mode.add_argument("--again", action="store_true", help="once, and also what was shipped before")
 
 
-def _ship(options: argparse.Namespace) -> ExitCode:
+def _add_collect(actions: Commands) -> None:
+    collect = add_command(
+        actions, "collect", _collect, help="write segments from a stream of RabbitMQ to one place",
+        description=_COLLECT_DESCRIPTION, epilog=_COLLECT_EPILOG,
+    )  # fmt: skip
+    collect.add_argument(
+        "--from", dest="broker", required=True, metavar="URL", help="the broker: amqps://LOGIN@HOST:PORT/VIRTUAL_HOST"
+    )
+    collect.add_argument("--to", required=True, metavar="PLACE", help="a directory, or a URL: s3://bucket/prefix, ...")
+    collect.add_argument(
+        "--stream", default="stomp-gateway.journal", metavar="NAME", help="the stream (default: %(default)s)"
+    )
+    collect.add_argument("--passcode-file", type=Path, metavar="FILE", help="a file with the passcode of LOGIN")
+    collect.add_argument("--ca-file", type=Path, metavar="FILE", help="certificates (PEM) to trust, for amqps")
+    mode = collect.add_mutually_exclusive_group()
+    mode.add_argument("--once", action="store_true", help="collect what is there now, then end (default)")
+    mode.add_argument("--follow", action="store_true", help="and what comes, until SIGTERM or Ctrl-C")
+
+
+def _store(place: str) -> Store:
     from gateway.config.ship_settings import checked_place  # noqa: PLC0415 - only these commands need it
     from gateway.journal.ship_targets import open_store  # noqa: PLC0415
-    from gateway.journal.shipper import Shipper  # noqa: PLC0415
 
     try:
-        place = checked_place(options.to)
+        return open_store(checked_place(place))
     except PydanticCustomError as error:
         raise UsageError(f"--to: {error.message()}") from error
+
+
+def _ship(options: argparse.Namespace) -> ExitCode:
+    from gateway.journal.shipper import Shipper  # noqa: PLC0415
+
+    store = _store(options.to)
     if not options.directory.is_dir():
         raise GatewayError(f"cannot read the journal {options.directory}: there is no such directory.")
-    shipper = Shipper(options.directory, open_store(place))
+    shipper = Shipper(options.directory, store)
     if options.follow:
         return _follow(shipper)
     try:
@@ -93,3 +149,59 @@ def _follow(shipper: Shipper) -> ExitCode:
     stop.wait()
     shipper.close(_END_WITHIN)
     return ExitCode.OK
+
+
+def _collect(options: argparse.Namespace) -> ExitCode:
+    from gateway.config.model import Logging  # noqa: PLC0415
+    from gateway.journal.stream_collector import StreamCollector  # noqa: PLC0415
+    from gateway.server.process.logs import configure_logs  # noqa: PLC0415
+
+    collector = StreamCollector(_stream_broker(options), _store(options.to))
+    configure_logs(Logging())
+    try:
+        is_ended = run_coroutine(_until_sigterm(collector.collect(follow=options.follow)))
+    finally:
+        done = collector.done
+        print(f"{done.segments} segments collected, {done.bytes} bytes")
+    if done.refused:
+        raise GatewayError(f"{done.refused} messages of the stream were refused; the log lines above say why")
+    return ExitCode.TERMINATED if is_ended and not options.follow else ExitCode.OK
+
+
+async def _until_sigterm(work: Coroutine[object, object, None]) -> bool:
+    """Do it to its end, or to a SIGTERM; returns whether there was one."""
+    task = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    _ = await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
+    return task.cancelled()
+
+
+def _stream_broker(options: argparse.Namespace) -> StreamBroker:
+    from gateway.config.broker_user import User  # noqa: PLC0415
+    from gateway.config.scalars import BrokerUrl  # noqa: PLC0415
+    from gateway.config.virtual_host import UpstreamTls  # noqa: PLC0415
+    from gateway.journal.stream_broker import StreamBroker  # noqa: PLC0415
+
+    parts = urlsplit(options.broker)
+    if parts.password is not None:
+        raise UsageError("--from: a passcode on the command line is visible to all; give --passcode-file.")
+    place = parts.netloc.rpartition("@")[2]
+    try:
+        url = BrokerUrl.read(f"{parts.scheme}://{place}")
+    except PydanticCustomError as error:
+        raise UsageError(f"--from: {error.message()}") from error
+    tls = UpstreamTls.model_construct(ca_file=options.ca_file)
+    user = User(login=unquote(parts.username or "guest"), passcode=SecretStr(_passcode(options.passcode_file)))
+    return StreamBroker((url,), user, unquote(parts.path[1:]) or "/", options.stream, tls)
+
+
+def _passcode(file: Path | None) -> str:
+    if file is None:
+        return os.environ.get("STOMP_GATEWAY_PASSCODE", "guest")
+    try:
+        return file.read_text("utf-8").removesuffix("\n").removesuffix("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(f"--passcode-file {file} cannot be read: {reason}.") from None

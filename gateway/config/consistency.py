@@ -21,6 +21,7 @@ from gateway.config.mistakes import Finding, Trail, closest, mapping, path_text
 from gateway.config.model import PASS_THROUGH, GatewayConfig
 from gateway.config.rules import DestinationRule, QueueArguments
 from gateway.config.scalars import BrokerUrl, SocketAddress
+from gateway.config.ship_settings import AMQP
 from gateway.config.virtual_host import VirtualHost, VirtualHostSettings
 from gateway.patterns import Pattern
 
@@ -246,7 +247,7 @@ def _shared_journals(virtual_hosts: Iterable[VirtualHost]) -> Iterator[Finding]:
 
 
 def _shipping(virtual_host: VirtualHost) -> Iterator[Finding]:
-    """Shipping that could fill the disk."""
+    """Shipping that could fill the disk, or that nobody could log in for."""
     journal, trail = virtual_host.journal, ("virtual_hosts", virtual_host.name, "journal")
     if journal.level == "off" or journal.ship.to is None:
         return
@@ -255,6 +256,8 @@ def _shipping(virtual_host: VirtualHost) -> Iterator[Finding]:
         yield Finding(trail, sentence, "For example retain_bytes: 2GiB.")
     elif journal.retain_bytes <= journal.rotate_bytes:
         yield Finding(trail, "retain_bytes leaves no room for one segment of rotate_bytes.", "Give it more.")
+    if journal.ship.to == AMQP and (journal.ship.user or virtual_host.default_user) is None:
+        yield Finding((*trail, "ship"), "Shipping to amqp needs a user, and there is no default_user.", "Give it user.")
 
 
 def _useless_rules(trail: Trail, place: VirtualHostSettings) -> Iterator[Finding]:

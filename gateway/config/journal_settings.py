@@ -65,6 +65,8 @@ class JournalSettings(MergeableModel):
     file's directory."""
     peers: Literal["full", "prefix", "none"] = "full"
     """Clients' addresses: as they are, cut to the network (/24, /48), or not at all."""
+    correlate: bool = False
+    """Messages carry the time of publishing in an AMQP header of their own, for the time that they wait in queues."""
     header_values: tuple[Text, ...] = ()
     """At level message, headers of SEND whose values are written. All others' never are."""
     destinations: tuple[Annotated[Text, AfterValidator(_destination_pattern)], ...] = ()

@@ -18,6 +18,7 @@ from gateway import __version__
 from gateway.config.config_files import default_journal_directory
 from gateway.config.journal_settings import JournalSettings
 from gateway.config.model import PASS_THROUGH, GatewayConfig
+from gateway.config.ship_settings import AMQP
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import GatewayError, JournalError, StompError
 from gateway.journal import schema
@@ -26,7 +27,8 @@ from gateway.journal.recorder import Recorder
 from gateway.journal.segments import of_gateway, worker_node
 from gateway.journal.session_recorder import VirtualHostJournal
 from gateway.journal.ship_targets import open_store
-from gateway.journal.shipper import Shipper, ShipStats
+from gateway.journal.shipper import Shipper, ShipStats, ShipTarget
+from gateway.journal.stream_broker import StreamBroker
 from gateway.journal.writer import Clock, Writer, WriterSettings
 from gateway.session.session import Session
 
@@ -151,7 +153,7 @@ class Journal:
                 wanted = self._node(settings) if key == "node" else getattr(settings, key)
                 if used != wanted:
                     place = f"virtual_hosts.{name}" if key in own else "defaults"
-                    in_use[f"{place}.journal.{key}"] = of_gateway(used) if key == "node" else str(used)
+                    in_use[f"{place}.journal.{key}"] = of_gateway(used) if key == "node" else _as_text(used)
         return in_use
 
     def announce(self) -> None:
@@ -186,6 +188,7 @@ class Journal:
             share=settings.sample,
             peers=settings.peers,
             header_values=settings.header_values,
+            correlate=settings.correlate,
         )
 
     def _node(self, settings: JournalSettings) -> str:
@@ -201,7 +204,7 @@ class Journal:
             directory, self._node(settings), settings.rotate_bytes, settings.rotate_after, settings.retain,
             __version__, configuration, settings.retain_bytes, settings.ship,
         )  # fmt: skip
-        shipper = None if settings.ship.to is None else Shipper(directory, open_store(settings.ship.to))
+        shipper = None if settings.ship.to is None else Shipper(directory, _target(virtual_host))
         on_finished = _ignore if shipper is None else shipper.wake
         writer = Writer(writer_settings, self.clock, os.getpid(), on_finished=on_finished)
         writer.probe()
@@ -265,6 +268,26 @@ class Journal:
     def ships(self) -> bool:
         """Whether segments are shipped anywhere."""
         return bool(self._shippers)
+
+
+def _target(virtual_host: VirtualHost) -> ShipTarget:
+    """Where a virtual host's journal is shipped."""
+    ship = virtual_host.journal.ship
+    if ship.to is None or ship.to != AMQP:
+        return open_store(str(ship.to))
+    from gateway.journal.stream_target import StreamTarget  # noqa: PLC0415 - not every gateway ships to a stream
+
+    upstream, user = virtual_host.upstream, ship.user or virtual_host.default_user
+    if user is None:
+        raise GatewayError("shipping to amqp needs a user")
+    name = "/" if virtual_host.amqp_vhost == PASS_THROUGH else virtual_host.amqp_vhost
+    broker = StreamBroker(upstream.urls, user, name, ship.stream, upstream.tls)
+    return StreamTarget(broker, ship.stream_max_bytes, ship.stream_max_age)
+
+
+def _as_text(value: object) -> str:
+    """A value of a key, as a file writes it."""
+    return "null" if value is None else str(value)
 
 
 def _ignore() -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from gateway.errors import CloseReason
 from gateway.journal import schema
-from gateway.journal.counters import DeliveryLog
+from gateway.journal.counters import DeliveryStats
 from gateway.journal.privacy import KIND_CODES, shown
 from gateway.journal.session_lines import SubscriptionFields
 from gateway.journal.session_recorder import (
@@ -47,6 +47,7 @@ class Recorder(SessionRecorder):
     ) -> None:  # fmt: skip
         super().__init__(journal, virtual_host, session.login or b"", session.version.decode())
         self.header_values = frozenset([name.encode() for name in journal.header_values])
+        self.stamp = self.writer.clock.stamp if journal.correlate else None
         self._session = session
         # ERRORs before the login belong to no session in the journal.
         self._errors_before = session.traffic.errors_sent
@@ -69,7 +70,8 @@ class Recorder(SessionRecorder):
         """See `SessionObserver`."""
         subscription = operation.subscription
         counter = self.delivery_counter(subscription, self._fields(operation, queue))
-        return counter if isinstance(counter, DeliveryLog) or subscription.mode is not AckMode.AUTO else None
+        counts_itself = type(counter) is DeliveryStats and subscription.mode is AckMode.AUTO
+        return None if counts_itself else counter
 
     def _fields(self, operation: ops.Subscribe, queue: QueueSpec | None) -> SubscriptionFields:
         subscription, address = operation.subscription, operation.subscription.address

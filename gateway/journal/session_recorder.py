@@ -8,6 +8,7 @@ from typing import Final
 
 from gateway.errors import StompError
 from gateway.journal import schema
+from gateway.journal.correlated_counters import CorrelatedDeliveryLog, CorrelatedDeliveryStats
 from gateway.journal.counters import CountedSubscription, DeliveryLog, DeliveryStats, SendLog, SendStats
 from gateway.journal.privacy import DestinationNames, UserNames, shown
 from gateway.journal.session_lines import SessionLines, SubscriptionFields
@@ -25,13 +26,22 @@ _STAT_EVERY: Final = 10_000_000
 # Destinations of one session whose counts are kept for later SENDs.
 _MAX_SEND_STATS: Final = 1024
 
+# By whether each message has its line, and whether it carries the time of publishing.
+_DELIVERY_COUNTERS: Final[dict[tuple[bool, bool], type[DeliveryStats | DeliveryLog]]] = {
+    (False, False): DeliveryStats,
+    (False, True): CorrelatedDeliveryStats,
+    (True, False): DeliveryLog,
+    (True, True): CorrelatedDeliveryLog,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class VirtualHostJournal:
     """How the sessions of one virtual host are journalled.
 
     ``by_message`` is level message, otherwise it is level session. ``share`` of the messages is written.
-    ``header_values`` are the names of headers whose values are written, and ``peers`` how addresses are.
+    ``header_values`` are the names of headers whose values are written, and ``peers`` how addresses are. With
+    ``correlate`` messages carry the time of publishing to their delivery.
     """
 
     writer: Writer
@@ -41,6 +51,7 @@ class VirtualHostJournal:
     share: float
     peers: str
     header_values: tuple[str, ...]
+    correlate: bool = False
 
 
 class SessionRecorder:
@@ -114,7 +125,7 @@ class SessionRecorder:
         self, subscription: CountedSubscription, fields: SubscriptionFields
     ) -> DeliveryStats | DeliveryLog:
         """What counts, or writes, the deliveries of a subscription, until `unsubscribed`."""
-        kind = DeliveryLog if self._journal.by_message else DeliveryStats
+        kind = _DELIVERY_COUNTERS[self._journal.by_message, self._journal.correlate]
         counter = self._deliveries[subscription] = kind(self._lines, subscription, fields)
         return counter
 

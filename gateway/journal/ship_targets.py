@@ -9,21 +9,41 @@ import re
 import secrets
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.errors import GatewayError
 from gateway.journal.files import make_directory, sync_directory
-from gateway.journal.shipper import SegmentDiffersError, ShipError
+from gateway.journal.shipper import SegmentDiffersError, ShipError, ShipTarget
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
+
+NOTE_NAME: Final = ".collected"
 
 _FILE_MODE: Final = 0o640
 _LONGEST_REASON: Final = 300
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 
 
-def open_store(place: str) -> DirectoryTarget | ObjectTarget:
+class Store(ShipTarget, Protocol):
+    """A place that also keeps a note: how far a stream was collected into it."""
+
+    def note(self) -> bytes | None:
+        """The note, if there is one.
+
+        Raises:
+            ShipError: it cannot be read.
+        """
+
+    def set_note(self, data: bytes) -> None:
+        """Replace the note.
+
+        Raises:
+            ShipError: it cannot be written.
+        """
+
+
+def open_store(place: str) -> Store:
     """The target for a directory, or for the URL of an object store.
 
     Raises:
@@ -60,11 +80,31 @@ class DirectoryTarget:
                 os.fsync(file.fileno())
             # Who else puts this name puts the same bytes.
             part.rename(path)
+            # What a process left that was killed on the way.
+            for left in path.parent.glob(f".{path.name}.*.part"):
+                left.unlink(missing_ok=True)
         except OSError:
             with contextlib.suppress(OSError):
                 part.unlink()
             raise
         sync_directory(path.parent)
+
+    def note(self) -> bytes | None:
+        """See `Store`."""
+        try:
+            return (self._directory / NOTE_NAME).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ShipError(f"{self._directory}: {error.strerror or error}") from error
+
+    def set_note(self, data: bytes) -> None:
+        """See `Store`."""
+        try:
+            make_directory(self._directory)
+            self._write(self._directory / NOTE_NAME, data)
+        except OSError as error:
+            raise ShipError(f"{self._directory}: {error.strerror or error}") from error
 
     def close(self) -> None:
         """See `ShipTarget`."""
@@ -101,6 +141,28 @@ class ObjectTarget:
                 _ = obstore.put(self._store, name, data, mode="create", use_multipart=False)
             except AlreadyExistsError:
                 _expect_size(name, obstore.head(self._store, name)["size"], len(data))
+        except (BaseError, OSError) as error:
+            raise ShipError(f"{self._url}: {_reason(error)}") from error
+
+    def note(self) -> bytes | None:
+        """See `Store`."""
+        import obstore  # noqa: PLC0415 - of an extra
+        from obstore.exceptions import BaseError  # noqa: PLC0415
+
+        try:
+            return obstore.get(self._store, NOTE_NAME).bytes().to_bytes()
+        except FileNotFoundError:
+            return None
+        except (BaseError, OSError) as error:
+            raise ShipError(f"{self._url}: {_reason(error)}") from error
+
+    def set_note(self, data: bytes) -> None:
+        """See `Store`."""
+        import obstore  # noqa: PLC0415 - of an extra
+        from obstore.exceptions import BaseError  # noqa: PLC0415
+
+        try:
+            _ = obstore.put(self._store, NOTE_NAME, data, use_multipart=False)
         except (BaseError, OSError) as error:
             raise ShipError(f"{self._url}: {_reason(error)}") from error
 

@@ -58,7 +58,7 @@ class ShipTarget(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Let go of connections, which the next `put` opens again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +194,11 @@ class Shipper:
         with self._locked() as is_ours:
             if not is_ours:
                 raise ShipError(f"another process is shipping {self._directory}")
-            for segment in self._outbox.segments(marked_too=again):
-                self._ship(segment)
+            try:
+                for segment in self._outbox.segments(marked_too=again):
+                    self._ship(segment)
+            finally:
+                self._target.close()
 
     # In the thread.
 
@@ -213,7 +216,6 @@ class Shipper:
             self._woken.wait(_ENDING_RETRY if self._is_ending else _LOOK)
             if not self._is_ending:
                 self._woken.clear()
-        self._target.close()
 
     def _look(self) -> list[_Segment]:
         """Count what waits; returns what can be shipped."""
@@ -249,6 +251,8 @@ class Shipper:
                 log.info("journal is shipped again", directory=str(self._directory))
             self._failures = 0
             return 0.0
+        finally:
+            self._target.close()
         # Not all gateways at the same moment.
         return min(_LOOK * (1 << min(self._failures - 1, 10)), _LAST_RETRY) * random.uniform(0.8, 1.2)  # noqa: S311
 

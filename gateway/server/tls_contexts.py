@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
+from gateway.config.broker_tls import broker_tls_context, no_passphrase
 from gateway.config.listener_settings import ServerTls
 from gateway.config.virtual_host import UpstreamTls
 from gateway.errors import GatewayError
@@ -32,21 +33,6 @@ _INTERVAL: Final = 1.0
 TlsSettings = ServerTls | UpstreamTls
 
 
-def broker_tls_context(tls: UpstreamTls) -> ssl.SSLContext:
-    """The context for `amqps` URLs.
-
-    Raises:
-        OSError: a file cannot be read, or its content cannot be used (ssl.SSLError).
-    """
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=tls.ca_file)
-    if not tls.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if tls.cert_file is not None:
-        context.load_cert_chain(tls.cert_file, tls.key_file, password=_no_passphrase)
-    return context
-
-
 def listener_tls_context(tls: ServerTls) -> ssl.SSLContext:
     """The context of a listener, with the errors of ``broker_tls_context``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -54,7 +40,7 @@ def listener_tls_context(tls: ServerTls) -> ssl.SSLContext:
     context.set_ciphers(tls.ciphers)
     # Renegotiation costs the gateway much work and a client little, and TLS 1.3 does not have it.
     context.options |= ssl.OP_NO_RENEGOTIATION
-    context.load_cert_chain(tls.cert_file, tls.key_file, password=_no_passphrase)
+    context.load_cert_chain(tls.cert_file, tls.key_file, password=no_passphrase)
     if tls.ca_file is not None:
         context.load_verify_locations(tls.ca_file)
     if tls.crl_file is not None:
@@ -62,11 +48,6 @@ def listener_tls_context(tls: ServerTls) -> ssl.SSLContext:
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     context.verify_mode = _VERIFY[tls.verify]
     return context
-
-
-def _no_passphrase() -> str:
-    """OpenSSL calls this for an encrypted key; by default it would ask on the terminal."""
-    raise ssl.SSLError("the private key is encrypted")
 
 
 class TlsContext:

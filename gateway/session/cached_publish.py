@@ -105,11 +105,15 @@ class CachedPublish:
         self.channel_key = channel_key
         self.reply_queue = reply_queue
         properties = properties_of_send(self._headers, reply_queue or self._headers.get(b"reply-to"))
-        table, self.gaps = table_of_send(self._headers, self._volatile)
         before, behind = encode_around_table(properties)
         method = encode_publish(channel, self.exchange, self.routing_key, mandatory=self.mandatory)
-        self.publication = Publication(channel, frame_max, method, before, table, behind)
+        self.publication = Publication(channel, frame_max, method, before, self.table(), behind)
         return self.publication
+
+    def table(self) -> tuple[bytes, ...]:
+        """The headers table for `Publication`. It decides what ``gaps`` are."""
+        table, self.gaps = table_of_send(self._headers, self._volatile)
+        return table
 
     def check(self, receipt: bytes | None, frame: Frame) -> None:
         """Check that a frame kept by a transaction can be published later.

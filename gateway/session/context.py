@@ -15,6 +15,7 @@ from typing import Final
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason, StompError
 from gateway.session import error_frames, ops
+from gateway.session.correlation import CorrelatedSubscription
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.destination_rules import NO_DESTINATION_RULES
 from gateway.session.destinations import subscription_queue_name
@@ -199,7 +200,8 @@ class SessionContext:
         self, tag: bytes, identifier: bytes | None, mode: AckMode, destination: bytes = b""
     ) -> Subscription:
         """A subscription that has no consumer yet; without destination for the queue behind a reply-to."""
-        return Subscription(
+        correlates = self.observer is not None and self.observer.stamp is not None
+        return (CorrelatedSubscription if correlates else Subscription)(
             tag,
             identifier,
             mode,
@@ -222,7 +224,7 @@ class SessionContext:
         if queue is not None and operation.queue is None:
             # The session has declared it before. If the broker loses it, it must be declared as it was then.
             queue = self.declared_queues.get(queue.name) or queue
-        operation.subscription.request = replace(operation, queue=queue)
+        operation.subscription.request = operation if queue is operation.queue else replace(operation, queue=queue)
         self.ask(operation, frame, retry=retry)
 
     def ask_instead(self, operation: ops.Subscribe) -> None:

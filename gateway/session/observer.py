@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ class SessionObserver(Protocol):
     @property
     def header_values(self) -> Collection[bytes]:
         """Names of the headers of SEND whose values it looks at."""
+
+    @property
+    def stamp(self) -> Callable[[], bytes] | None:
+        """Gives the time for a message that is published now (`correlation`); None if messages shall not carry it."""
 
     def sends(self, cached_publish: CachedPublish, headers: Mapping[bytes, bytes]) -> SendCounter:
         """A SEND has a new header block. Returns the counter for all messages with these headers."""

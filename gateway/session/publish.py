@@ -6,19 +6,21 @@ A SEND is published at once where everything it needs is there. Otherwise it ask
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from gateway.amqp.codec import Publication
+from gateway.amqp.codec import Piece, Publication
 from gateway.amqp.splitter import Return
 from gateway.errors import CodecError
 from gateway.session import error_frames, ops
 from gateway.session.cached_publish import CachedPublish
 from gateway.session.confirms import Commit, PublisherConfirms, Unconfirmed
 from gateway.session.context import NO_SETTINGS, Hold, SessionContext
+from gateway.session.correlation import StampedPublish, StampedVariedPublish
 from gateway.session.delivery_ledger import AckMode
+from gateway.session.pieces import LARGE, gathered
 from gateway.session.queues import QueueSpec, temporary_queue
 from gateway.session.transactions import size_of
 from gateway.session.varied_publish import VariedPublish, VariedPublishes
@@ -36,8 +38,8 @@ class Publisher:
     """What a session publishes."""
 
     __slots__ = (
-        "_blocked", "_channel", "_channel_key", "_confirmed_before", "_context", "_frame_max", "_has_rejected",
-        "_keeps_bodies", "_of_commit", "_output", "_varied", "confirms", "has_confirms", "is_lost",
+        "_blocked", "_channel", "_channel_key", "_confirmed_before", "_context", "_frame_max", "_has_large",
+        "_has_rejected", "_keeps_bodies", "_of_commit", "_output", "_varied", "confirms", "has_confirms", "is_lost",
     )  # fmt: skip
 
     def __init__(self, context: SessionContext) -> None:
@@ -59,7 +61,8 @@ class Publisher:
         # Whether the broker confirms what is published. The first frame that needs it switches confirms on.
         self.has_confirms = False
         self.confirms = PublisherConfirms(NO_SETTINGS)
-        self._output: list[bytes] = []
+        self._output: list[Piece] = []
+        self._has_large = False
         # The messages of a COMMIT that are not encoded yet: what encodes them, their bodies and their values. They go
         # behind the output, and nothing comes behind them before all of them are confirmed.
         self._of_commit: list[tuple[Publication, bytes, tuple[bytes, ...]]] = []
@@ -72,14 +75,15 @@ class Publisher:
         """Whether there is something to take."""
         return bool(self._output or self._of_commit)
 
-    def take_output(self, at_most: int | None) -> bytes:
+    def take_output(self, at_most: int | None) -> list[Piece]:
         """See `Session.take_publishes`. HOT: once per batch."""
         output = self._output
         if self._of_commit:
             self._encode_commit(at_most)
         if not output:
-            return b""
-        taken = b"".join(output)
+            return []
+        taken: list[Piece] = [b"".join(output)] if not self._has_large else gathered(output)
+        self._has_large = False
         output.clear()
         return taken
 
@@ -159,7 +163,7 @@ class Publisher:
 
     def _cache(self, frame: Frame) -> CachedPublish:
         block = frame.header_block
-        cached = self._make(CachedPublish, self._context.headers(frame), block.volatile)
+        cached = self._make(CachedPublish, StampedPublish, self._context.headers(frame), block.volatile)
         block.cached_publish = cached
         return cached
 
@@ -169,7 +173,7 @@ class Publisher:
         varied = self._varied
         if varied is None:
             meant = () if context.observer is None else context.observer.header_values
-            varied = self._varied = VariedPublishes(partial(self._make, VariedPublish), meant)
+            varied = self._varied = VariedPublishes(partial(self._make, VariedPublish, StampedVariedPublish), meant)
         headers = context.headers(frame)
         found = varied.find(headers)
         if found is None or not found.is_plain:
@@ -179,9 +183,12 @@ class Publisher:
         found.headers = headers
         return found
 
-    def _make(self, what: type[_Made], headers: Mapping[bytes, bytes], volatile: tuple[bytes, ...]) -> _Made:
+    def _make(
+        self, plain: type[_Made], stamped: type[_Made], headers: Mapping[bytes, bytes], volatile: tuple[bytes, ...]
+    ) -> _Made:
         context = self._context
-        cached = what(
+        stamp = None if context.observer is None else context.observer.stamp
+        cached = (plain if stamp is None else stamped)(
             headers,
             volatile,
             context.settings.default_topic_exchange,
@@ -189,6 +196,8 @@ class Publisher:
             rules=context.queue_rules,
             destinations=context.destination_rules,
         )
+        if isinstance(cached, StampedPublish | StampedVariedPublish) and stamp is not None:
+            cached.stamp = stamp
         cached.traffic = context.traffic.sends.counter(cached.destination, cached.kind)
         if context.observer is not None:
             cached.counter = context.observer.sends(cached, headers)
@@ -252,7 +261,7 @@ class Publisher:
     def publish(
         self,
         cached: CachedPublish,
-        sends: Iterable[ReceiptAndBody],
+        sends: Sequence[ReceiptAndBody],
         length: bytes | None,
         commit: Commit | None = None,
     ) -> None:
@@ -266,9 +275,14 @@ class Publisher:
         publication = cached.publication
         if publication is None:
             return
-        encode, counter, keeps_bodies = publication.encode, cached.counter, self._keeps_bodies
+        counter, keeps_bodies = cached.counter, self._keeps_bodies
         trims, values = self._context.trims_values, cached.values(None, length)
-        frames: list[bytes] = []
+        frames: list[Piece] = []
+        put: Callable[[Any], None] = frames.append
+        encode: Callable[[bytes, tuple[bytes, ...]], object] = publication.encode
+        if len(sends[0][1]) >= LARGE:
+            # Those behind it are about as large.
+            put, encode, self._has_large = frames.extend, publication.pieces, True
         messages: list[Unconfirmed] = []
         total = 0
         for sent_receipt, body in sends:
@@ -278,7 +292,7 @@ class Publisher:
                     receipt = receipt.lstrip(b" ")
                 values = cached.values(receipt, length)
             if commit is None:
-                frames.append(encode(body, values))
+                put(encode(body, values))
             else:
                 self._of_commit.append((publication, body, values))
             size = len(body)

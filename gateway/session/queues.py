@@ -253,6 +253,8 @@ def queue_arguments(headers: Mapping[bytes, bytes]) -> dict[str, Argument]:
         StompError: "Processing error" for a malformed number or age, "Invalid header" for a text that is not UTF-8.
     """
     arguments: dict[str, Argument] = {}
+    if QUEUE_ARGUMENTS.isdisjoint(headers):
+        return arguments
     for name in _TEXT_ARGUMENTS:
         if name in headers:
             arguments[name.decode()] = _text(name, headers[name].strip(b" "))

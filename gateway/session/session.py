@@ -33,6 +33,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from gateway.amqp.codec import Piece
 from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.errors import CloseReason, CodecError, FrameError, StompError, TlsHandshakeError
@@ -430,7 +431,7 @@ class Session:
         """Whether there are AMQP frames for the publishing channel."""
         return self._publisher.has_output
 
-    def take_publishes(self, at_most: int | None = None) -> bytes:
+    def take_publishes(self, at_most: int | None = None) -> list[Piece]:
         """The AMQP frames for the publishing channel since the last call.
 
         ``at_most`` is in bytes: the messages of a COMMIT that begin behind it are left for the next call.

@@ -29,12 +29,17 @@ _TEXTS: Final = {
     b"app-id": "app_id",
 }
 _NUMBERS: Final = {b"priority": ("priority", 0xFF), b"timestamp": ("timestamp", 0xFFFF_FFFF_FFFF_FFFF)}
-PROPERTIES: Final = frozenset((*_TEXTS, *_NUMBERS, b"destination", b"reply-to", b"persistent"))
+PUBLISHED: Final = b"x-stomp-gateway-published"
+"""The entry of the headers table with the time of publishing (`correlation`)."""
+
+PROPERTIES: Final = frozenset((*_TEXTS, *_NUMBERS, b"destination", b"reply-to", b"persistent", PUBLISHED))
 """Headers of SEND that are no entries of the headers table."""
 
 # Headers of a MESSAGE that the gateway itself writes. A message's own header of such a name is dropped, so that no
-# publisher can forge the header that a client acknowledges with.
-_OWN: Final = frozenset((b"subscription", b"destination", b"message-id", b"redelivered", b"ack", b"content-length"))
+# publisher can forge the header that a client acknowledges with. So is the time of publishing.
+_OWN: Final = frozenset(
+    (b"subscription", b"destination", b"message-id", b"redelivered", b"ack", b"content-length", PUBLISHED)
+)
 
 
 def properties_of_send(headers: Mapping[bytes, bytes], reply_to: bytes | None) -> Properties:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from gateway.errors import FrameError, TlsHandshakeError
 from gateway.stomp.block_cache import BlockCache
@@ -47,6 +47,9 @@ _OF_BLOCK: Final = 2500
 _OF_BYTE: Final = 8
 _MOST_BYTES_SIZED: Final = 384 << 10
 _OF_SIZED_BLOCK: Final = 200
+
+# Stands for tables in which nothing was entered yet, and stays empty.
+_NO_BLOCKS: Final[BlockCache[Any]] = BlockCache(0, 0)
 
 # Smaller pieces of a body are joined as they come: each would take more memory than what is in it.
 _LEAST_PIECE: Final = 4096
@@ -166,11 +169,11 @@ class Decoder:
         # Of the frame at the beginning of the chunk, if it came in pieces.
         self._head: _Head | None = None
         # Header blocks by their bytes without the values of receipt and content-length; and once more by the bytes with
-        # content-length, next to the length's text and number.
-        self._header_blocks = BlockCache[HeaderBlock](_MOST_BYTES, _OF_BLOCK, _OF_BYTE)
-        self._sized_blocks = BlockCache[tuple[HeaderBlock, bytes | None, int]](_MOST_BYTES_SIZED, _OF_SIZED_BLOCK)
-        # Header blocks of ACKs by their bytes without the values of receipt and id.
-        self._ack_blocks = BlockCache[HeaderBlock](_MOST_BYTES_SIZED, _OF_BLOCK, _OF_BYTE)
+        # content-length, next to the length's text and number. And header blocks of ACKs by their bytes without the
+        # values of receipt and id. Made for the first of them, since many clients do nothing for long.
+        self._header_blocks: BlockCache[HeaderBlock] = _NO_BLOCKS
+        self._sized_blocks: BlockCache[tuple[HeaderBlock, bytes | None, int]] = _NO_BLOCKS
+        self._ack_blocks: BlockCache[HeaderBlock] = _NO_BLOCKS
         # Where the frame that was handed out last began; -1 if it took the slow path.
         self._fast_start = -1
 
@@ -380,6 +383,10 @@ class Decoder:
                 block, _ = _cut(block, at + len(line))
         if len(block) > _LARGEST_CACHED_BLOCK or len(header_block.headers.get(RECEIPT, b"")) > _LARGEST_CACHED_BLOCK:
             return
+        if self._header_blocks is _NO_BLOCKS:
+            self._header_blocks = BlockCache(_MOST_BYTES, _OF_BLOCK, _OF_BYTE)
+            self._sized_blocks = BlockCache(_MOST_BYTES_SIZED, _OF_SIZED_BLOCK)
+            self._ack_blocks = BlockCache(_MOST_BYTES_SIZED, _OF_BLOCK, _OF_BYTE)
         blocks = self._ack_blocks if is_ack else self._header_blocks
         if block not in blocks:
             blocks.enter(block, header_block)

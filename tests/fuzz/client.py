@@ -213,6 +213,6 @@ class Client:
         session.run(self._decoder)
         session.malformed(FrameError("anything"))
         session.client_gone()
-        came = (*session.output, session.take_publishes(), *session.take_errors(), session.take_operation())
+        came = (*session.output, b"".join(session.take_publishes()), *session.take_errors(), session.take_operation())
         demand(not any(came), f"after the end nothing comes: {came}")
         demand(session.state is State.CLOSED, "the end is the end")

@@ -153,7 +153,7 @@ class Playbook:
     def published(self) -> list[str]:
         """The messages for the broker since the last look."""
         words = []
-        for channel, found in amqp_frames(self.session.take_publishes()):
+        for channel, found in amqp_frames(b"".join(self.session.take_publishes())):
             assert channel == self.publishing
             if isinstance(found, commands.Basic.Publish):
                 mandatory = "mandatory " if found.mandatory else ""

@@ -36,6 +36,8 @@ _LIMITS = FrameLimits(frame=65536)
 
 def usual_answer(method: Frame) -> Frame | None:
     """What a broker answers that refuses nothing; None to what has no answer, such as a publish."""
+    if getattr(method, "nowait", False):
+        return None
     if isinstance(method, commands.Queue.Declare):
         return commands.Queue.DeclareOk(method.queue, 0, 0)
     if isinstance(method, commands.Queue.Delete):
@@ -84,6 +86,7 @@ class ScriptedBroker:
             get_write_buffer_size=lambda: 0,
             abort=lambda: None,
             write=lambda data: self._read(link, data),
+            writelines=lambda pieces: self._read(link, b"".join(pieces)),
         )
         connection = SimpleNamespace(close=partial(self._close, link))
         tap = SimpleNamespace(transport=transport, resume_reading=lambda: None)

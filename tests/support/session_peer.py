@@ -87,7 +87,7 @@ class ModelBridge:
         session = self._session
         busy = False
         if self._publishing is not None:
-            publishes = session.take_publishes()
+            publishes = b"".join(session.take_publishes())
             busy = bool(publishes)
             self._publishing.write(publishes)
         for subscription, settlements in session.take_settlements():

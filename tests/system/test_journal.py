@@ -13,7 +13,7 @@ import pytest
 
 from gateway.errors import ExitCode
 from gateway.journal.segments import PATTERN
-from gateway.parity import AmqpBroker
+from gateway.parity import AmqpBroker, BrokerMessage
 from tests.support.deadline import within
 from tests.support.gateway import GatewayProcess, configuration, gateway_process
 from tests.support.stomp_client import ConnectionOverError, StompClient
@@ -234,6 +234,62 @@ async def test_killed_under_load_at_most_the_last_moment_is_missing(
     numbers = [line["q"] for line in found]
     second = numbers.index(0, 1)
     assert numbers == [*range(second), *range(len(numbers) - second)]
+
+
+@pytest.mark.parametrize("level", ["message", "session"])
+async def test_another_gateway_learns_how_long_a_message_has_waited(
+    broker_url: str, amqp: AmqpBroker, queue: str, tmp_path: Path, level: str
+) -> None:
+    await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments={})
+    destination = f"/amq/queue/{queue}"
+    sending, receiving = (configuration(broker_url, settings(tmp_path / name, level, correlate=True)) for name in "ab")
+    with gateway_process(sending) as publisher, gateway_process(receiving) as process:
+        async with within(60), StompClient.logged_in(publisher.address) as client:
+            for number in range(6):
+                await client.ask("SEND", b"x", destination=destination, number=str(number))
+            await client.disconnect()
+        async with within(60), StompClient.logged_in(process.address) as client:
+            await client.ask("SUBSCRIBE", destination=destination, id="s", ack="auto")
+            messages = await client.messages(6)
+            await client.disconnect()
+        process.terminate()
+        assert await process.exit_code(30) == ExitCode.OK
+    assert [message["number"] for message in messages] == [str(number) for number in range(6)]
+    assert not [name for message in messages for name in message.headers if "published" in name]
+    found = journal_of(tmp_path / "b")
+    if level == "message":
+        waits = [line["ql"] for line in found if line["e"] == "dlv"]
+        assert len(waits) == 6
+        # Each was there before the next was sent, and all before anybody wanted them.
+        assert waits == sorted(waits, reverse=True)
+        assert 0 < waits[-1] < waits[0] < 60_000_000
+    else:
+        (line,) = (line for line in found if line["e"] == "stat" and "s" in line)
+        assert sum(number for key, number in line["h"].items() if key.startswith("queue:")) == 6
+
+
+async def test_without_correlation_nothing_is_added_to_a_message_nor_read_from_it(
+    broker_url: str, amqp: AmqpBroker, queue: str, tmp_path: Path
+) -> None:
+    await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments={})
+    destination = f"/amq/queue/{queue}"
+    marked = BrokerMessage(headers={"x-stomp-gateway-published": 1, "own": "2"}, body=b"x")
+    with gateway_process(configuration(broker_url, settings(tmp_path, "message"))) as process:
+        async with within(60), StompClient.logged_in(process.address) as client:
+            await client.ask("SEND", b"x", destination=destination)
+            taken = await amqp.take(queue)
+            assert taken is not None
+            assert set(taken.headers) == {"receipt", "content-length"}
+            await amqp.publish("", queue, marked)
+            await client.ask("SUBSCRIBE", destination=destination, id="s", ack="auto")
+            (message,) = await client.messages(1)
+            assert message["own"] == "2"
+            assert "x-stomp-gateway-published" not in message.headers
+            await client.disconnect()
+        process.terminate()
+        assert await process.exit_code(30) == ExitCode.OK
+    (line,) = (line for line in journal_of(tmp_path) if line["e"] == "dlv")
+    assert "ql" not in line
 
 
 async def test_two_levels_on_one_gateway(broker_url: str, tmp_path: Path) -> None:

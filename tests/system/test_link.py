@@ -78,7 +78,8 @@ async def test_a_session_whose_channel_the_broker_closed_does_not_discard_delive
         first.write(b"and writes something that must be discarded")
         await second.declare(QueueSpec(queue, auto_delete=True))
         await second.bind(queue, "amq.topic", queue)
-        await second.consume(queue, 1, {})
+        second.limit(1)
+        await second.consume(queue, {})
         await amqp.publish("amq.topic", queue, BrokerMessage(body=b"hello"))
         assert await asyncio.wait_for(listener.received, 10) == b"hello"
         await first.close()

@@ -7,24 +7,42 @@ The methods that prepare a channel need not wait for each other: each is sent at
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Final, NamedTuple
 
-import pamqp.frame
-from pamqp import commands
-from pamqp.base import Frame
-
+from gateway.amqp import methods
+from gateway.amqp.codec import CANCEL, Piece
+from gateway.amqp.methods import CHANNEL_CLOSE_OK, Close, Method
 from gateway.amqp.splitter import Sink
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
 from gateway.server.broker.link import Link, LinkUser
 from gateway.session.queues import Argument, QueueSpec
 
-_CLOSE: Final = commands.Channel.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
-
 # The priority of a consumer has to be a number.
 _REFUSED_ARGUMENT: Final = {"x-priority": "none"}
+
+
+class _Call(NamedTuple):
+    """A method that the broker has not answered, by its number, and who awaits the answer.
+
+    ``implied`` is the answer to a method with nowait, which the broker answers only if it refuses it: that it has come
+    to a later one says that it has carried this one out.
+    """
+
+    method: int
+    answer: asyncio.Future[str | None] | None
+    implied: str | None = None
+
+    def carried_out(self, result: str | None) -> None:
+        """The broker has done it."""
+        if self.answer is not None and not self.answer.done():
+            self.answer.set_result(result)
+
+    def fail(self, error: UpstreamError) -> None:
+        """The broker has not done it."""
+        if self.answer is not None and not self.answer.done():
+            _set_error(self.answer, error)
 
 
 class LinkChannel:
@@ -37,6 +55,11 @@ class LinkChannel:
         LinkDownError: the link is lost.
     """
 
+    __slots__ = (
+        "_closing", "_is_closing", "_owner", "_unanswered", "closed", "has_confirms", "link", "number", "on_cancelled",
+        "on_closed", "write",
+    )  # fmt: skip
+
     def __init__(self, link: Link) -> None:
         self.link = link
         self.number = link.add_channel(self)
@@ -48,11 +71,10 @@ class LinkChannel:
         # Whether the broker was asked to confirm what is published here.
         self.has_confirms = False
         self._owner: LinkUser | None = None
-        self._consumer_tag = f"s{self.number}"
-        # The methods that the broker has not answered, in their order, and how their answers are read.
-        self._unanswered: deque[tuple[asyncio.Future[Any], Frame, Callable[[Any], object]]] = deque()
+        # In the order of the methods.
+        self._unanswered: list[_Call] = []
         self._is_closing = False
-        self._closing: asyncio.Future[Any]
+        self._closing: asyncio.Future[str | None]
 
     @classmethod
     def begun(cls, link: Link) -> LinkChannel:
@@ -63,7 +85,7 @@ class LinkChannel:
             UpstreamError: the link has no room for another channel.
         """
         channel = cls(link)
-        _ = channel._call(commands.Channel.Open())
+        channel._send(methods.OPEN)
         return channel
 
     @classmethod
@@ -102,45 +124,46 @@ class LinkChannel:
         self.discard(owner)
         await self.close()
 
-    def declare(self, queue: QueueSpec) -> Awaitable[str]:
-        """Declare a queue (queue.declare); its name, which the broker chooses if ``queue`` has none."""
-        method = _QueueDeclare(
-            queue=queue.name,
+    def declare(self, queue: QueueSpec, *, nowait: bool = False) -> Awaitable[str]:
+        """Declare a queue (queue.declare); its name, which the broker chooses if ``queue`` has none.
+
+        With ``nowait``, for a queue with a name, the answer to a later method is this one's, too.
+        """
+        method = methods.declare(
+            queue.name,
+            queue.arguments,
             durable=queue.durable,
             exclusive=queue.exclusive,
             auto_delete=queue.auto_delete,
-            arguments=dict[str, Any](queue.arguments),
+            nowait=nowait,
         )
-        return self._call(method, lambda answer: str(answer.queue))
+        return self._call(method, queue.name if nowait else None)  # type: ignore[return-value]  # it has one
 
     def declare_passive(self, queue: str) -> Awaitable[object]:
         """Ask whether a queue exists (queue.declare, passive); the broker refuses if it does not."""
-        return self._call(_QueueDeclare(queue=queue, passive=True))
+        return self._call(methods.declare(queue, {}, passive=True))
 
     def bind(self, queue: str, exchange: str, routing_key: str) -> Awaitable[object]:
         """Bind a queue to an exchange (queue.bind)."""
-        return self._call(_QueueBind(queue=queue, exchange=exchange, routing_key=routing_key))
+        return self._call(methods.bind(queue, exchange, routing_key))
+
+    def limit(self, prefetch: int) -> None:
+        """Bound what is delivered and not acknowledged, to a consumer that starts afterwards (basic.qos)."""
+        if prefetch:
+            self._send(methods.qos(prefetch))
 
     def consume(
-        self,
-        queue: str,
-        prefetch: int,
-        arguments: Mapping[str, Argument],
-        binding: tuple[str, str] | None = None,
+        self, queue: str, arguments: Mapping[str, Argument], binding: tuple[str, str] | None = None
     ) -> Awaitable[object]:
-        """Start a consumer (basic.qos, basic.consume), and bind the queue to exchange and routing key (queue.bind).
+        """Start a consumer (basic.consume), and bind the queue to exchange and routing key (queue.bind).
 
         The messages go to the sink of the channel.
         """
-        if prefetch:
-            _ = self._call(commands.Basic.Qos(prefetch_count=prefetch))
-        table = dict[str, Any](arguments)
-        consuming = self._call(_BasicConsume(queue=queue, consumer_tag=self._consumer_tag, arguments=table))
         if binding is None:
-            return consuming
-        both = asyncio.gather(consuming, self.bind(queue, *binding))
-        both.add_done_callback(_retrieve)
-        return both
+            return self._call(methods.consume(queue, self._consumer_tag, arguments))
+        # The answer to the second method says that the first one was carried out.
+        self._send(methods.consume(queue, self._consumer_tag, arguments, nowait=True), implied=queue)
+        return self.bind(queue, *binding)
 
     def may_consume(self, queue: str) -> Awaitable[object]:
         """Ask whether a queue may be consumed, without doing it (basic.consume); the broker always refuses.
@@ -148,27 +171,27 @@ class LinkChannel:
         If permissions and the queue are there, it refuses the argument (406): no consumer begins, which would take a
         message, and with which an auto-delete queue would end.
         """
-        return self._call(_BasicConsume(queue=queue, arguments=dict[str, Any](_REFUSED_ARGUMENT)))
+        return self._call(methods.consume(queue, "", _REFUSED_ARGUMENT))
 
     def cancel(self) -> Awaitable[object]:
         """Stop the consumer (basic.cancel)."""
-        return self._call(commands.Basic.Cancel(consumer_tag=self._consumer_tag))
+        return self._call(methods.cancel(self._consumer_tag))
 
     def select_confirms(self) -> Awaitable[object]:
         """Ask the broker to confirm publishes from now on (confirm.select)."""
         self.has_confirms = True
-        return self._call(commands.Confirm.Select())
+        return self._call(methods.SELECT_CONFIRMS)
 
-    def ask(self) -> asyncio.Future[object]:
+    def ask(self) -> asyncio.Future[str | None]:
         """Ask for an answer and for nothing else (basic.qos): it comes when the broker has read all that was sent."""
-        return self._call(commands.Basic.Qos())
+        return self._call(methods.qos(0))
 
     def delete_queue(self, queue: str, *, if_idle: bool = False) -> Awaitable[object]:
         """Delete a queue (queue.delete); one that does not exist is no error.
 
         With ``if_idle`` the broker refuses if the queue has a consumer or a message.
         """
-        return self._call(_QueueDelete(queue=queue, if_unused=if_idle, if_empty=if_idle))
+        return self._call(methods.delete(queue, if_unused=if_idle, if_empty=if_idle))
 
     async def close(self) -> None:
         """Close the channel; the broker first handles all earlier frames on it."""
@@ -185,62 +208,82 @@ class LinkChannel:
         self.write = _discard
         if not self._is_closing:
             self._is_closing = True
-            self._closing = self._call(_CLOSE)
+            self._closing = self._call(methods.CLOSE)
         return self._closing
 
-    def _call(self, method: Frame, read: Callable[[Any], object] = lambda answer: answer) -> asyncio.Future[Any]:
-        """Send a method; its answer, as ``read`` reads it."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        # The first method that is refused raises; the answers of those behind it are awaited by nobody.
-        answer.add_done_callback(_retrieve)
+    @property
+    def _consumer_tag(self) -> str:
+        return f"s{self.number}"
+
+    def _write(self, method: Method) -> None:
+        self.link.write_method(method.frame(self.number))
+
+    def _send(
+        self, method: Method, answer: asyncio.Future[str | None] | None = None, implied: str | None = None
+    ) -> None:
+        """Send a method. If nobody awaits its answer, that of a later one tells whether it was refused."""
+        if not (self.link.closed or self.closed):
+            self._unanswered.append(_Call(method.number, answer, implied))
+            self._write(method)
+
+    def _call(self, method: Method, implied: str | None = None) -> asyncio.Future[str | None]:
+        """Send a method; its answer."""
+        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         gone = self.link.closed or self.closed
         if gone is not None:
-            answer.set_exception(gone)
-        else:
-            self._unanswered.append((answer, method, read))
-            self.link.write_method(pamqp.frame.marshal(method, self.number))
+            _set_error(answer, gone)
+        self._send(method, answer, implied)
         return answer
 
     # Called by the link.
 
-    def receive(self, method: Frame) -> None:
-        """The broker sent a method on the channel."""
-        if isinstance(method, commands.Channel.Close):
-            refused = (method.class_id or 0) << 16 | (method.method_id or 0)
-            self._broker_closed(UpstreamError(int(method.reply_code or 0), str(method.reply_text or ""), refused))
-        elif isinstance(method, commands.Basic.Cancel):
+    def receive(self, method: int, content: Close | str | None) -> None:
+        """The broker sent a method on the channel; ``content`` is what `read_method` returns."""
+        if isinstance(content, Close):
+            self._broker_closed(UpstreamError(*content))
+        elif method == CANCEL:
             if self.link.tuning.wants_cancel_ok:
-                self.link.write_method(pamqp.frame.marshal(commands.Basic.CancelOk(self._consumer_tag), self.number))
+                self._write(methods.cancel_ok(self._consumer_tag))
             if self.on_cancelled is not None:
                 self.on_cancelled()
         else:
-            self._answered(method)
+            self._answered(method, content)
 
-    def _answered(self, frame: Frame) -> None:
+    def _answered(self, method: int, result: str | None) -> None:
         """Give an answer to the first call that waits for one of its kind: a consume-ok may come behind later ones."""
-        for position, (answer, method, read) in enumerate(self._unanswered):
-            if frame.name in method.valid_responses:
+        for position, call in enumerate(self._unanswered):
+            # Each method has the number before that of its answer.
+            if call.method == method - 1 and call.implied is None:
                 del self._unanswered[position]
-                if not answer.done():
-                    answer.set_result(read(frame))
+                call.carried_out(result)
+                if position:
+                    self._carried_out_before(position)
                 break
-        if isinstance(frame, commands.Channel.CloseOk):
+        if method == CHANNEL_CLOSE_OK:
             # Only now may the number be used again.
             self.link.remove_channel(self)
+
+    def _carried_out_before(self, position: int) -> None:
+        """The broker has come to a method: it has done those before it that have nowait."""
+        for call in [call for call in self._unanswered[:position] if call.implied is not None]:
+            self._unanswered.remove(call)
+            call.carried_out(call.implied)
 
     def _broker_closed(self, refusal: UpstreamError) -> None:
         """The broker closed the channel: the refusal goes to the calls that wait for an answer, or to the owner."""
         self.closed = refusal
-        self.link.write_method(pamqp.frame.marshal(commands.Channel.CloseOk(), self.number))
+        self._write(methods.CLOSE_OK)
         # The number may soon belong to another session.
         self.write = _discard
         awaits_answer = bool(self._unanswered)
+        refused_at = (at for at, call in enumerate(self._unanswered) if call.method == refusal.method)
+        self._carried_out_before(next(refused_at, 0))
         if self._is_closing:
             # The broker still answers channel.close, and until then the number must not be reused.
             *refused, closing = self._unanswered
-            self._unanswered = deque([closing])
+            self._unanswered = [closing]
         else:
-            refused, self._unanswered = list(self._unanswered), deque()
+            refused, self._unanswered = self._unanswered, []
             self.link.remove_channel(self)
         _fail(refused, refusal)
         if not awaits_answer and self.on_closed is not None:
@@ -249,7 +292,7 @@ class LinkChannel:
     def link_lost(self, error: LinkDownError) -> None:
         """The link is closed; the AMQP library may keep it for some seconds, and must not keep the channel."""
         self.link.remove_channel(self)
-        unanswered, self._unanswered = list(self._unanswered), deque()
+        unanswered, self._unanswered = self._unanswered, []
         _fail(unanswered, error)
 
     def failed(self, error: Exception) -> None:
@@ -259,45 +302,19 @@ class LinkChannel:
         self._owner.failed(error)
 
 
-def _retrieve(answer: asyncio.Future[Any]) -> None:
-    """Without this, asyncio would log an error that nobody awaits."""
-    if not answer.cancelled():
-        answer.exception()
+def _set_error(answer: asyncio.Future[str | None], error: UpstreamError) -> None:
+    answer.set_exception(error)
+    # The first method that is refused raises; the answers of those behind it are awaited by nobody, and asyncio would
+    # log the error.
+    answer.exception()
 
 
-def _fail(calls: Iterable[tuple[asyncio.Future[Any], Frame, Callable[[Any], object]]], error: UpstreamError) -> None:
-    for answer, _, _ in calls:
-        if not answer.done():
-            answer.set_exception(error)
+def _fail(calls: Iterable[_Call], error: UpstreamError) -> None:
+    for call in calls:
+        call.fail(error)
 
 
-# pamqp refuses every name outside the narrow alphabet of AMQP 0-9-1. RabbitMQ takes any UTF-8, and real queues have
-# names with spaces, percent signs and umlauts. So the broker judges names
-# (docs/adr/0009-names-are-for-the-broker-to-judge.md).
-
-
-class _AnyName:
-    def validate(self) -> None:
-        """Check nothing."""
-
-
-class _QueueDeclare(_AnyName, commands.Queue.Declare):
-    pass
-
-
-class _QueueBind(_AnyName, commands.Queue.Bind):
-    pass
-
-
-class _QueueDelete(_AnyName, commands.Queue.Delete):
-    pass
-
-
-class _BasicConsume(_AnyName, commands.Basic.Consume):
-    pass
-
-
-def _discard(data: bytes) -> None:
+def _discard(*pieces: Piece) -> None:
     """Write nothing: the channel is closed."""
 
 

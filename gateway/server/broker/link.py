@@ -14,14 +14,12 @@ from heapq import heappop, heappush
 from itertools import chain
 from typing import Final, NamedTuple, Protocol
 
-import pamqp.frame
 import structlog
 from aiormq.abc import AbstractConnection
 from aiormq.exceptions import AMQPError, ConnectionClosed
-from pamqp import commands
-from pamqp.base import Frame
 
-from gateway.amqp.codec import CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_UNBLOCKED
+from gateway.amqp.codec import CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_UNBLOCKED, Piece
+from gateway.amqp.methods import Close, read_close, read_method
 from gateway.amqp.splitter import Sink, Splitter
 from gateway.config.scalars import BrokerUrl
 from gateway.errors import CodecError
@@ -88,7 +86,7 @@ class _ChannelCallbacks(FaultOwner, Protocol):
 
     number: int
 
-    def receive(self, method: Frame) -> None: ...
+    def receive(self, method: int, content: Close | str | None) -> None: ...
 
     def link_lost(self, error: LinkDownError) -> None: ...
 
@@ -281,18 +279,21 @@ class Link:
 
     # The socket.
 
-    def write(self, data: bytes) -> None:
+    def write(self, *pieces: Piece) -> None:
         """Put whole AMQP frames on the wire, behind the methods before."""
         if self._tap is not None and self.closed is None:
             if self._methods:
-                data = b"".join((*self._methods, data))
+                pieces = (b"".join(self._methods), *pieces)
                 self._methods.clear()
-            self._tap.transport.write(data)
+            if len(pieces) == 1:
+                self._tap.transport.write(pieces[0])
+            elif pieces:
+                self._tap.transport.writelines(pieces)
 
     def write_method(self, data: bytes) -> None:
         """The same for a method, in one write with those that follow at once: each write costs a system call."""
         if not self._methods:
-            asyncio.get_running_loop().call_soon(self.write, b"")
+            asyncio.get_running_loop().call_soon(self.write)
         self._methods.append(data)
 
     def pause_reading(self) -> None:
@@ -407,32 +408,10 @@ class Link:
         if channel:
             concerned = self._channels.get(channel)
             if concerned is not None:
-                guarded(concerned, concerned.receive, _method(data))
+                guarded(concerned, concerned.receive, method, read_method(method, data))
         elif method in (CONNECTION_BLOCKED, CONNECTION_UNBLOCKED):
             self.blocked = method == CONNECTION_BLOCKED
             self._tell_changed()
         elif method == CONNECTION_CLOSE:
-            self.closed = LinkDownError(*_reply(data))
-
-
-def _reply(data: bytes) -> tuple[int, str]:
-    """Reply code and text of connection.close."""
-    frame = _method(data)
-    if isinstance(frame, commands.Connection.Close):
-        return int(frame.reply_code or 0), str(frame.reply_text or "")
-    return 0, ""
-
-
-def _method(data: bytes) -> Frame:
-    """Decode a method frame.
-
-    Raises:
-        CodecError: it cannot be read.
-    """
-    try:
-        _, _, frame = pamqp.frame.unmarshal(data)
-    except Exception as error:
-        raise CodecError("a method cannot be read") from error
-    if not isinstance(frame, Frame):
-        raise CodecError("a method cannot be read")
-    return frame
+            code, text, _ = read_close(data)
+            self.closed = LinkDownError(code, text)

@@ -17,13 +17,13 @@ from typing import Final, TypeVar
 from pamqp import base, commands, common, exceptions, frame, header, heartbeat
 
 from gateway.amqp.codec import FRAME_HEADER, HEARTBEAT, METHOD
+from gateway.config.broker_tls import broker_tls_context
 from gateway.config.broker_user import User
 from gateway.config.model import PASS_THROUGH
 from gateway.config.scalars import BrokerUrl
 from gateway.config.virtual_host import UpstreamTls, VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, os_reason
 from gateway.server.broker.host_resolver import HostResolver
-from gateway.server.tls_contexts import broker_tls_context
 
 _MAX_HANDSHAKE_FRAME: Final = 1 << 20
 _ABORT_TIMEOUT: Final = 1.0

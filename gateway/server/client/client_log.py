@@ -22,6 +22,8 @@ _LONGEST_TEXT: Final = 300
 class ClientLog:
     """Logs the life of one client of a listener, within the limits."""
 
+    __slots__ = ("_accepted", "_limits", "_listener", "_repeats", "_session", "_stats")
+
     def __init__(
         self,
         session: Session,

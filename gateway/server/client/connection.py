@@ -105,6 +105,8 @@ class ClientConnection(StompProtocol):
         # Whether the socket is read.
         self._reading = True
         self._waits_for_turn = False
+        # It has not had the turn that it was given last.
+        self._has_turn_ahead = False
         # `advance` is among the paced work. Nothing is read until then: input would accumulate unbounded and unchecked.
         self._is_queued = False
         # The last read took as much as a read can, and the client is read ever since.
@@ -291,9 +293,9 @@ class ClientConnection(StompProtocol):
             self.session.set_turn_time(time.monotonic, turns.time_left)
             self._bridge.keep_to_window()
         elif not self._waits_for_turn:
-            self._waits_for_turn = True
+            self._waits_for_turn = self._has_turn_ahead = True
             turns.do(self, self._take_turn)
-            return self._waits_for_turn and not self._is_closed
+            return self._has_turn_ahead
         return True
 
     def advance_paced(self, *, at_once: bool = True) -> None:
@@ -345,7 +347,8 @@ class ClientConnection(StompProtocol):
             if (session.reached_turn_limit or self._read_fully) and not self._waits_for_turn:
                 # Other clients have their turn. Nothing is read until the frames in the decoder are carried out.
                 self._waits_for_turn = True
-                self._context.turns.later(self, self._take_turn)
+                is_rest = session.reached_turn_limit or not session.wants_read
+                self._context.turns.later(self, self._take_turn if is_rest else self._read_on)
             self._read_or_pause()
             if not self._is_started and session.state is State.CONNECTED:
                 self._start()
@@ -368,9 +371,10 @@ class ClientConnection(StompProtocol):
         """Write what one read from the broker has brought, and go on if anything may have waited for it.
 
         HOT: once per such read. Nothing waits for it while the client is read: then no frame waits, no operation and
-        no end.
+        no end. Nor if others have their turn before it is read again.
         """
-        if self._is_closed or self._has_ended or not (self._reading and self.session.wants_read):
+        is_read = self._reading or self._waits_for_turn
+        if self._is_closed or self._has_ended or not (is_read and self.session.wants_read):
             self.advance()
             return
         try:
@@ -418,8 +422,17 @@ class ClientConnection(StompProtocol):
         self._unsent = unsent
 
     def _take_turn(self) -> None:
-        self._waits_for_turn = False
+        self._waits_for_turn = self._has_turn_ahead = False
         self.advance()
+
+    def _read_on(self) -> None:
+        """Others were read meanwhile. The client's frames are carried out, unless something has come between."""
+        session = self.session
+        self._waits_for_turn = False
+        if self._has_ended or self._is_closed or session.has_frame or not session.wants_read:
+            self.advance()
+        else:
+            guarded(self, self._read_or_pause)
 
     def _read_or_pause(self) -> None:
         self.stats.batch_done()

@@ -49,13 +49,14 @@ class Consumers:
         channel.on_cancelled = lambda: cancelled.append(True)
         try:
             queue_name = operation.queue_name
-            consumer = operation.prefetch, operation.arguments, operation.binding
+            channel.limit(operation.prefetch)
+            consumer = operation.arguments, operation.binding
             consuming: Awaitable[object] | None = None
 
             def declare(queue: QueueSpec) -> Awaitable[str]:
                 # All in one write: the broker works in order, and ignores what stands behind a refused method.
                 nonlocal consuming
-                name = channel.declare(queue)
+                name = channel.declare(queue, nowait=True)
                 consuming = channel.consume(queue.name, *consumer)
                 return name
 

@@ -34,6 +34,11 @@ class LoginHandler:
     ``deadline`` is when the login must be over, on the event loop's clock.
     """
 
+    __slots__ = (
+        "_client", "_deadline", "_host", "_is_closed", "_limits", "_links", "_log_limits", "_patience", "_pool",
+        "_session", "is_kept_back", "rates",
+    )  # fmt: skip
+
     def __init__(
         self,
         pool: LinkPool,

@@ -18,6 +18,7 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason
 from gateway.server.fault_boundary import FaultOwner, guarded
 from gateway.server.listen.websocket_transport import WebSocketTransport
+from gateway.session.pieces import LARGE, gathered
 from gateway.session.subscription import split_frames
 
 # When this many times `client_buffer` wait, further messages go back to their queues until the client catches up. The
@@ -68,6 +69,12 @@ class ClientOutput:
             frames = split_frames(output)
             output.clear()
             return self.websocket.write_messages(frames)
+        if len(output) > 1 and len(output[-2]) >= LARGE:
+            # The body of the last MESSAGE; those before it are about as large.
+            pieces = gathered(output)
+            output.clear()
+            self.transport.writelines(pieces)
+            return sum(map(len, pieces))
         data = b"".join(output)
         output.clear()
         self.transport.write(data)

@@ -64,7 +64,7 @@ class PublishingChannel:
         """Write what `flush` has left, now."""
         if self._channel is not None and self._has_rest:
             self._has_rest = False
-            self._channel.write(self._session.take_publishes())
+            self._channel.write(*self._session.take_publishes())
 
     def flush(self) -> None:
         """Write what the session publishes. HOT: once per batch."""
@@ -76,10 +76,10 @@ class PublishingChannel:
         publishes = session.take_publishes(_PIECE)
         if publishes:
             self._has_rest = session.has_publishes
-            channel.write(publishes)
+            channel.write(*publishes)
             window = channel.link.window
             if window is not None:
-                window.published(self._owner, len(publishes))
+                window.published(self._owner, sum(map(len, publishes)))
             if self._has_rest and not self._is_scheduled and not self._is_window_full and not channel.link.paused:
                 # Others write between the pieces.
                 self._is_scheduled = True

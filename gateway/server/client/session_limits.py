@@ -111,6 +111,8 @@ class _Rate:
 class SessionRates:
     """The rates that one session has to keep. Call ``release`` when the session is over."""
 
+    __slots__ = ("_clock", "_limits", "_lock", "_rates", "_scopes")
+
     def __init__(
         self,
         limits: SessionLimits,
@@ -240,6 +242,8 @@ def _check(limit: int, sessions: int, scope: str) -> None:
 
 class RateLimiter:
     """Holds a session while it is in debt."""
+
+    __slots__ = ("_bytes", "_messages", "_rates", "_resume", "_session", "_timer", "_usual")
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 
 from gateway.config.listener_settings import Listener
 from gateway.server.client_address import network_of
@@ -63,10 +62,9 @@ class ConnectionLimits:
             TooManyConnectionsError: it is beyond `max_connections`.
         """
         self._enter("", settings.max_connections, OF_LISTENER, "The listener")
-        connection = object()
-        self._connections[connection] = None
-        on_closed, on_login = partial(self._closed, connection), partial(self._logged_in, connection)
-        return AcceptedConnection(peer, now, self._log_limiter, on_closed, on_login, connection)
+        counted = _Counted(self)
+        self._connections[counted] = None
+        return AcceptedConnection(peer, now, self._log_limiter, counted.closed, counted.logged_in, counted)
 
     def admit(self, settings: Listener, accepted: AcceptedConnection) -> None:
         """Count a connection for its address until the client has logged in.
@@ -89,12 +87,14 @@ class ConnectionLimits:
         self._log_limiter.warning("too many connections", address=self._address, whose=whose, most=most)
         raise TooManyConnectionsError(whose, most)
 
-    def _logged_in(self, connection: object) -> None:
+    def logged_in(self, connection: object) -> None:
+        """A client has logged in: its connection counts for its address no longer."""
         if connection in self._connections:
             self._leave(self._connections[connection])
             self._connections[connection] = None
 
-    def _closed(self, connection: object) -> None:
+    def closed(self, connection: object) -> None:
+        """A connection counts no longer."""
         if connection in self._connections:
             self._leave(self._connections.pop(connection))
             self._counts.remove((self.place, ""))
@@ -102,3 +102,18 @@ class ConnectionLimits:
     def _leave(self, address: str | None) -> None:
         if address is not None:
             self._counts.remove((self.place, f"of {address}"))
+
+
+class _Counted:
+    """A connection that is counted, as long as it is open."""
+
+    __slots__ = ("_limits",)
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self._limits = limits
+
+    def closed(self) -> None:
+        self._limits.closed(self)
+
+    def logged_in(self) -> None:
+        self._limits.logged_in(self)

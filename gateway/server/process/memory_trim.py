@@ -1,4 +1,4 @@
-"""Gives memory back to the system when many clients have gone.
+"""When the C library gives memory back to the system: not at once, but when many clients have gone.
 
 What clients sent is freed when they go, but the C library keeps what lies below something that lives on: after 1,900
 clients with half a CONNECT each, 200 MB. ``malloc_trim`` of glibc gives back every whole page that is free. Other C
@@ -19,10 +19,29 @@ from gateway.server.process.garbage_collection import collect_all
 _MANY: Final = 200
 _WAIT: Final = 5.0
 
+# From glibc's malloc.h: how many free bytes at the end of the heap are kept, and from which size on a block is not part
+# of the heap, and so goes back as a whole.
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_KEPT: Final = 8 << 20
+_LARGE_BLOCK: Final = 4 << 20
+
 
 def find_trim() -> Callable[[int], int] | None:
     """The C library's ``malloc_trim``; None if it has none."""
     return getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+def keep_freed() -> None:
+    """Let the C library keep some of what is freed. Nothing is done if it cannot.
+
+    glibc gives a large block back to the system at once, and the next read of a client would have every page of its
+    block made anew by the kernel: with bodies of 64 KiB that took a fifth of all time.
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:
+        set_option(_M_TRIM_THRESHOLD, _KEPT)
+        set_option(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
 
 
 class MemoryTrim:

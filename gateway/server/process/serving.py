@@ -14,6 +14,7 @@ from gateway.server.log_limits import LogLimits
 from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.garbage_collection import GarbageCollection
 from gateway.server.process.gateway import Gateway
+from gateway.server.process.memory_trim import keep_freed
 from gateway.server.process.reload import Reload, Reloadable
 from gateway.server.process.reloader import Configurable, Reloader
 from gateway.server.process.systemd_notify import SystemdNotifier
@@ -84,6 +85,7 @@ async def run(gateway: _Run, services: Sequence[Service[_Run]], file: str | None
         GatewayError: the gateway or a service cannot start.
     """
     raise_file_descriptors()
+    keep_freed()
     loop = asyncio.get_running_loop()
     stopping, hanging_up = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

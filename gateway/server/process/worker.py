@@ -16,6 +16,7 @@ from gateway.errors import ExitCode
 from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.gateway import Gateway
 from gateway.server.process.logs import configure_logs
+from gateway.server.process.memory_trim import keep_freed
 from gateway.server.process.serving import collect_garbage, raise_file_descriptors
 from gateway.server.process.worker_channel import answer_calls, passed_descriptors
 from gateway.server.process.worker_sockets import Handed, InheritedSockets, descriptors_of, renumbered
@@ -67,6 +68,7 @@ class Worker:
     async def run(self, channel: socket.socket) -> None:
         """Answer calls, and return when the gateway has stopped."""
         raise_file_descriptors()
+        keep_freed()
         supervised = asyncio.create_task(answer_calls(channel, self._answer), name="calls of the supervisor")
         supervised.add_done_callback(lambda _: self._stopping.set())
         await self._stopping.wait()

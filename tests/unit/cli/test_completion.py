@@ -41,7 +41,7 @@ def test_a_shell_that_is_here_can_read_it(shell: str, capsys: pytest.CaptureFixt
     ("typed", "offered"),
     [
         (["ch"], {"check"}),
-        (["journal", ""], {"tail", "stat", "ship"}),
+        (["journal", ""], {"tail", "stat", "ship", "collect"}),
         (["check", "--off"], {"--offline"}),
         (["completion", ""], set(SHELLS)),
         (["check", "--config", "gate"], {"gateway.yaml"}),

@@ -53,6 +53,7 @@ def test_a_virtual_host_overrides_single_keys() -> None:
         ("ship", "{to: 's3://key:secret@bucket/b'}", "holds more than a place"),
         ("ship", "{to: 's3://bucket/b?sig=secret'}", "holds more than a place"),
         ("ship", "{to: /srv/journals}", "retain_bytes has to bound them"),
+        ("ship", "{to: amqp}, retain_bytes: 1GiB}, default_user: null, limits: {", "needs a user"),
         ("ship", "{to: /srv/journals}, retain_bytes: 1MiB", "no room for one segment"),
         ("users_key_file", "/no/such/file", "cannot be read"),
     ],
@@ -71,6 +72,7 @@ def test_a_mistake_says_what_can_stand_there(key: str, value: str, words: str) -
         ("file:///srv/journals", "/srv/journals"),
         ("/srv/journals", "/srv/journals"),
         ("journals", "HERE/journals"),
+        ("amqp", "amqp"),
     ],
 )
 def test_segments_are_shipped_to_a_url_or_a_directory(tmp_path: Path, to: str, found: str) -> None:

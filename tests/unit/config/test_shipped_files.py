@@ -17,6 +17,7 @@ REFERENCE = ROOT / "config" / "gateway.yaml"
 TLS = ROOT / "config" / "tls.yaml"
 POLICY = ROOT / "config" / "policy.yaml"
 WEBSOCKET = ROOT / "config" / "websocket.yaml"
+SHIP = ROOT / "config" / "ship.yaml"
 # Mappings whose keys are the users' own.
 FREE = ("virtual_hosts", "defaults.certificate_users.users", "defaults.queue_arguments[].arguments")
 
@@ -41,6 +42,7 @@ def test_the_reference_file_and_the_example_of_tls_show_every_key() -> None:
     shown |= {key for key in keys_in(yaml.safe_load(WEBSOCKET.read_text())) if key.startswith("listeners[].")}
     laid_down = ("defaults.destination_rules[].", "defaults.queue_arguments[].")
     shown |= {key for key in keys_in(yaml.safe_load(POLICY.read_text())) if key.startswith(laid_down)}
+    shown |= {key for key in keys_in(yaml.safe_load(SHIP.read_text())) if key.startswith("defaults.journal.ship.user.")}
     # A virtual host may hold every key of `defaults` and of `upstream`: those are shown once, in their own sections.
     elsewhere = {
         f"virtual_hosts.*.{key.removeprefix('defaults.')}" for key in all_keys() if key.startswith("defaults.")
@@ -68,7 +70,8 @@ def test_every_key_in_the_reference_file_is_explained() -> None:
 @pytest.mark.parametrize("file", sorted((ROOT / "config").glob("*.yaml")), ids=lambda file: str(file.name))
 def test_every_shipped_file_is_valid(file: Path, tmp_path: Path) -> None:
     Authority.make(tmp_path, "ca")
-    (tmp_path / "certified.passcode").write_text("x")
+    for name in ("certified", "journal"):
+        (tmp_path / f"{name}.passcode").write_text("x")
     Authority.make(tmp_path, "clients").identify(tmp_path, "gateway")
     config = load(file, environment={"CERTIFICATES": str(tmp_path), "ORDERS_PASSCODE": "x", "APP_PASSCODE": "x"})
     assert config.virtual_host(None) is not None

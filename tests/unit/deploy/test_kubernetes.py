@@ -20,6 +20,7 @@ from gateway.config.model import GatewayConfig
 _ROOT = Path(__file__).parents[3]
 _FILES = _ROOT / "deploy/kubernetes"
 _VARIANTS = ("standalone", "sidecar")
+_PIPELINE = "pipeline"
 _OLDEST = "1.27"
 _IMAGE = "stomp-gateway"
 # The capacity of a termination, in seconds, that is left for what takes a moment.
@@ -67,7 +68,7 @@ def _config(variant: str, folder: Path) -> GatewayConfig:
     return parse(text, directory=folder, name="gateway.yaml", environment={})
 
 
-@every_variant
+@pytest.mark.parametrize("variant", [*_VARIANTS, _PIPELINE])
 @pytest.mark.parametrize("version", [_OLDEST, kubernetes_validate.latest_version()])
 def test_every_manifest_is_what_kubernetes_takes(variant: str, version: str) -> None:
     documents = _documents(variant)
@@ -183,6 +184,57 @@ def test_what_is_mounted_is_there_and_the_journal_can_be_written(variant: str) -
     assert {mount["name"] for mount in mounts} == volumes
     assert writable == ["/var/lib/stomp-gateway"]
     assert f"ENV STATE_DIRECTORY={writable[0]} " in (_ROOT / "Dockerfile").read_text()
+
+
+@every_variant
+def test_the_journal_stays_below_the_limit_of_its_volume(variant: str, tmp_path: Path) -> None:
+    """Beyond it Kubernetes evicts the pod. A segment may be open for each directory, and grow to its size."""
+    [volume] = [each for each in _pod(variant)["volumes"] if each["name"] == "journal"]
+    journal = _config(variant, tmp_path).defaults.journal
+    assert journal.retain_bytes is not None
+    assert volume["emptyDir"]["sizeLimit"] == "2Gi"
+    assert journal.retain_bytes + 4 * journal.rotate_bytes <= 2 << 30
+
+
+def test_the_pipeline_reads_where_the_sidecar_ships_to_with_the_same_secret(tmp_path: Path) -> None:
+    pipeline = _pipeline_container()
+    place = _config("sidecar", tmp_path).defaults.journal.ship.to
+    assert f"--journal={place}" in pipeline["args"]
+    assert pipeline["envFrom"] == _gateway("sidecar")["envFrom"]
+
+
+def test_the_pipeline_may_do_nothing_that_it_need_not() -> None:
+    job = _one(_PIPELINE, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]
+    container, policy = _pipeline_container(), _one(_PIPELINE, "NetworkPolicy")["spec"]
+    rights = job["spec"]["securityContext"] | container["securityContext"]
+
+    assert rights["runAsNonRoot"] is True
+    assert rights["runAsUser"] == rights["runAsGroup"] == 10001
+    assert rights["readOnlyRootFilesystem"] is True
+    assert rights["allowPrivilegeEscalation"] is False
+    assert rights["capabilities"] == {"drop": ["ALL"]}
+    assert job["spec"]["automountServiceAccountToken"] is False
+    assert set(container["resources"]) == {"requests", "limits"}
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert "ingress" not in policy
+    assert policy["podSelector"]["matchLabels"] == job["metadata"]["labels"]
+
+
+def test_the_pipeline_has_the_image_of_this_version_and_writes_where_it_may() -> None:
+    container = _pipeline_container()
+    [image] = _kustomization(_PIPELINE)["images"]
+    assert image["newTag"] == __version__
+    assert container["image"] == f"{image['name']}:{__version__}"
+    stage = (_ROOT / "Dockerfile").read_text().partition(" AS pipeline\n")[2].partition("\nFROM ")[0]
+    [mounted] = [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert f"HOME={mounted} " in stage
+    assert 'ENTRYPOINT ["stomp-gateway", "pipeline"]' in stage
+    assert "USER 10001:10001\n" in stage
+
+
+def _pipeline_container() -> Document:
+    [container] = _one(_PIPELINE, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    return dict(container)
 
 
 @every_variant

@@ -7,7 +7,9 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from pamqp import header
 
+from gateway.amqp import properties as amqp
 from gateway.errors import CloseReason
 from gateway.journal.histogram import bucket_of
 from gateway.journal.privacy import DestinationNames, UserNames
@@ -19,7 +21,8 @@ from gateway.journal.writer import Clock, Writer
 from gateway.session import ops
 from gateway.session.connect import ClientFacts
 from gateway.session.context import Hold
-from tests.support.playbook import NO_PROPERTIES, TO_QUEUE, Playbook, ack_id, deliver
+from gateway.session.translate import PUBLISHED
+from tests.support.playbook import NO_PROPERTIES, TO_QUEUE, Playbook, ack_id, amqp_frames, deliver
 
 _START = 1_795_219_200_000_000
 
@@ -61,11 +64,14 @@ class RecordingWriter:
 class JournalledSession:
     """A session that is journalled."""
 
-    def __init__(self, level: str, max_destinations: int = 10_000, *, before: str | None = None) -> None:
+    def __init__(
+        self, level: str, max_destinations: int = 10_000, *, before: str | None = None, correlate: bool = False
+    ) -> None:
         self.writer = RecordingWriter()
         self.play = Playbook()
         writer, destinations = cast(Writer, self.writer), DestinationNames((), max_destinations)
-        journal = VirtualHostJournal(writer, UserNames(None), destinations, level == "message", 1.0, "full", ())
+        users, by_message = UserNames(None), level == "message"
+        journal = VirtualHostJournal(writer, users, destinations, by_message, 1.0, "full", (), correlate)
         session = self.play.session
 
         def observe() -> Recorder:
@@ -392,3 +398,68 @@ def test_the_end_of_very_many_subscriptions_leaves_others_their_turns(
     turns = sum(1 for _ in at.recorder.ended(CloseReason.DISCONNECT, 100, 200))
     assert turns == 10
     assert len(at.writer.lines("unsub")) == 1000
+
+
+# Correlation.
+
+
+def stamped(published: int) -> bytes:
+    """Properties of a message with the time of publishing."""
+    entry = amqp.number_name(PUBLISHED) + published.to_bytes(8, "big")
+    return b"\x20\0" + len(entry).to_bytes(4, "big") + entry
+
+
+@pytest.mark.parametrize("ack", ["auto", "client"])
+def test_deliveries_tell_how_long_their_messages_have_waited(ack: str) -> None:
+    at = JournalledSession("message", correlate=True)
+    subscription = at.play.subscribe("1", "/queue/q", f"ack:{ack}")
+    at.wait(50)
+    now = at.writer.clock.time
+    for tag, published in enumerate((now - 3_000, now, now + 5_000), 1):
+        subscription.deliver(tag, False, TO_QUEUE, stamped(published), b"")
+    deliver(subscription, 4)
+    assert [line.get("ql") for line in at.writer.lines("dlv")] == [3_000, 0, 0, None]
+
+
+@pytest.mark.parametrize("ack", ["auto", "client"])
+def test_counts_tell_how_long_messages_have_waited(ack: str) -> None:
+    at = JournalledSession("session", correlate=True)
+    subscription = at.play.subscribe("1", "/queue/q", f"ack:{ack}")
+    at.wait(50)
+    waited = stamped(at.writer.clock.time - 3_000)
+    subscription.deliver(1, False, TO_QUEUE, waited, b"")
+    subscription.deliver_alike(2, [b"", b""])
+    deliver(subscription, 4)
+    at.end()
+    (line,) = (line for line in at.writer.lines("stat") if "s" in line)
+    assert (line["cnt"], line["h"]) == ({"dlv": 4}, {f"queue:{bucket_of(3_000)}": 3})
+    assert at.writer.lines("end")[0]["f"].get("unacked", 0) == (0 if ack == "auto" else 4)
+
+
+def test_a_message_carries_the_time_of_publishing_only_if_it_shall_be_correlated() -> None:
+    for correlate in (False, True):
+        at = JournalledSession("session", correlate=correlate)
+        at.play.client("SEND", "destination:/topic/t")
+        at.play.prepare()
+        at.wait(7)
+        for number in range(3):
+            at.play.client(
+                "SEND", "destination:/topic/t", f"number:{number}", "receipt:r", "x-stomp-gateway-published:1"
+            )
+        tables = [
+            found.properties.headers
+            for _, found in amqp_frames(b"".join(at.play.session.take_publishes()))
+            if isinstance(found, header.ContentHeader)
+        ]
+        own = {"x-stomp-gateway-published": at.writer.clock.time} if correlate else {}
+        assert tables[1:] == [{**own, "number": str(number), "receipt": "r"} for number in range(3)]
+        assert [*(tables[0] or {})] == list(own)
+
+
+def test_no_client_sees_the_time_of_publishing() -> None:
+    for correlate in (False, True):
+        at = JournalledSession("message", correlate=correlate)
+        subscription = at.play.subscribe("1", "/queue/q")
+        subscription.deliver(1, False, TO_QUEUE, stamped(1), b"")
+        assert b"published" not in b"".join(at.play.session.output)
+        assert b"MESSAGE" in b"".join(at.play.session.output)

@@ -210,7 +210,9 @@ def test_a_returned_message_that_the_observer_has_passed_over_is_not_told_of() -
     """A journal with samples of messages."""
     told: list[object] = []
     counter = SimpleNamespace(sent=lambda size, receipt: None, confirmed=lambda *what: told.append(what))
-    observer = SimpleNamespace(header_values=(), sends=lambda cached, headers: counter, used=lambda what: None)
+    observer = SimpleNamespace(
+        header_values=(), stamp=None, sends=lambda cached, headers: counter, used=lambda what: None
+    )
     play = Playbook()
     play.session.set_client(ClientFacts(), lambda: cast(SessionObserver, observer))
     play.connect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import cast
 
 import pamqp.frame
@@ -10,6 +11,7 @@ import pytest
 from pamqp import commands
 from pamqp.base import Frame
 
+from gateway.amqp.methods import read_method
 from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError
 from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.link import Link, Tuning
@@ -59,24 +61,45 @@ def _begun(link: _Link) -> LinkChannel:
     return LinkChannel.begun(cast(Link, link))
 
 
+def _tell(channel: LinkChannel, *frames: Frame) -> None:
+    """The broker sends methods."""
+    for frame in frames:
+        channel.receive(frame.index, read_method(frame.index, pamqp.frame.marshal(frame, 7)))
+
+
 async def test_what_a_subscription_needs_is_sent_before_the_first_answer(link: _Link) -> None:
     channel = _begun(link)
-    _ = channel.declare(QueueSpec("q"))
-    _ = channel.consume("q", 5, {}, ("amq.topic", "key"))
-    assert link.methods == ["Channel.Open", "Queue.Declare", "Basic.Qos", "Basic.Consume", "Queue.Bind"]
+    channel.limit(5)
+    _ = channel.declare(QueueSpec("q"), nowait=True)
+    _ = channel.consume("q", {}, ("amq.topic", "key"))
+    assert link.methods == ["Channel.Open", "Basic.Qos", "Queue.Declare", "Basic.Consume", "Queue.Bind"]
+
+
+async def test_the_answer_to_the_last_method_is_that_of_those_with_nowait_before_it(link: _Link) -> None:
+    channel = _begun(link)
+    name = cast("asyncio.Future[str]", channel.declare(QueueSpec("q"), nowait=True))
+    consuming = channel.consume("q", {}, ("amq.topic", "key"))
+    _tell(channel, commands.Channel.OpenOk())
+    assert not name.done()
+    _tell(channel, commands.Queue.BindOk())
+    assert await asyncio.wait_for(name, 1) == "q"
+    await asyncio.wait_for(cast("asyncio.Future[object]", consuming), 1)
 
 
 async def test_a_consume_ok_may_come_behind_the_answer_to_a_later_method(link: _Link) -> None:
     channel = _begun(link)
-    name = channel.declare(QueueSpec("q"))
-    consuming = channel.consume("q", 5, {}, ("amq.topic", "key"))
-    answers: list[Frame] = [
-        commands.Channel.OpenOk(), commands.Queue.DeclareOk("q", 0, 0), commands.Basic.QosOk(),
-        commands.Queue.BindOk(), commands.Basic.ConsumeOk("s7"),
-    ]  # fmt: skip
-    for answer in answers:
-        channel.receive(answer)
-    assert await name == "q"
+    name = channel.declare(QueueSpec(""))
+    consuming = channel.consume("q", {})
+    marked = channel.ask()
+    _tell(
+        channel,
+        commands.Channel.OpenOk(),
+        commands.Queue.DeclareOk("amq.gen-1", 0, 0),
+        commands.Basic.QosOk(),
+        commands.Basic.ConsumeOk("s7"),
+    )
+    assert await name == "amq.gen-1"
+    await asyncio.wait_for(marked, 1)
     await asyncio.wait_for(cast("asyncio.Future[object]", consuming), 1)
 
 
@@ -84,10 +107,9 @@ async def test_a_refusal_is_for_the_method_and_for_those_behind_it(link: _Link) 
     channel = _begun(link)
     told: list[UpstreamError] = []
     channel.on_closed = told.append
-    name = channel.declare(QueueSpec("q"))
-    consuming = channel.consume("q", 5, {}, ("nowhere", "key"))
-    for answer in (commands.Channel.OpenOk(), commands.Queue.DeclareOk("q", 0, 0), NOT_FOUND):
-        channel.receive(answer)
+    name = channel.declare(QueueSpec("q"), nowait=True)
+    consuming = channel.consume("q", {}, ("nowhere", "key"))
+    _tell(channel, commands.Channel.OpenOk(), NOT_FOUND)
     assert await name == "q"
     with pytest.raises(UpstreamError, match="NOT_FOUND"):
         await consuming
@@ -97,43 +119,57 @@ async def test_a_refusal_is_for_the_method_and_for_those_behind_it(link: _Link) 
     assert (told, link.removed) == ([], 1)
 
 
+@pytest.mark.parametrize(("refused", "is_declared"), [((50, 10), False), ((60, 20), True)])
+async def test_a_queue_is_declared_if_a_later_method_is_refused(
+    link: _Link, refused: tuple[int, int], is_declared: bool
+) -> None:
+    channel = _begun(link)
+    name = channel.declare(QueueSpec("q"), nowait=True)
+    consuming = channel.consume("q", {}, ("amq.topic", "key"))
+    _tell(channel, commands.Channel.OpenOk(), commands.Channel.Close(403, "ACCESS_REFUSED", *refused))
+    with contextlib.nullcontext() if is_declared else pytest.raises(UpstreamError):
+        assert await name == "q"
+    with pytest.raises(UpstreamError, match="ACCESS_REFUSED"):
+        await consuming
+
+
 async def test_a_close_that_nobody_waits_for_is_for_the_owner(link: _Link) -> None:
     channel = _begun(link)
     told: list[UpstreamError] = []
     channel.on_closed = told.append
-    channel.receive(commands.Channel.OpenOk())
-    channel.receive(NOT_FOUND)
+    _tell(channel, commands.Channel.OpenOk())
+    _tell(channel, NOT_FOUND)
     assert [error.code for error in told] == [404]
 
 
 async def test_the_number_is_free_when_the_broker_has_answered(link: _Link) -> None:
     """Both sides may close at once: the broker still answers, and the answer must not reach another channel."""
     channel = _begun(link)
-    channel.receive(commands.Channel.OpenOk())
+    _tell(channel, commands.Channel.OpenOk())
     closing = asyncio.ensure_future(channel.close())
     await asyncio.sleep(0)
-    channel.receive(NOT_FOUND)
+    _tell(channel, NOT_FOUND)
     assert link.removed == 0
-    channel.receive(commands.Channel.CloseOk())
+    _tell(channel, commands.Channel.CloseOk())
     await asyncio.wait_for(closing, 1)
     assert link.removed == 1
 
 
 async def test_a_caller_that_gives_up_leaves_the_answer_to_others(link: _Link) -> None:
     channel = _begun(link)
-    channel.receive(commands.Channel.OpenOk())
+    _tell(channel, commands.Channel.OpenOk())
     first, second = asyncio.ensure_future(channel.close()), asyncio.ensure_future(channel.close())
     await asyncio.sleep(0)
     first.cancel()
     await asyncio.sleep(0)
-    channel.receive(commands.Channel.CloseOk())
+    _tell(channel, commands.Channel.CloseOk())
     await asyncio.wait_for(second, 1)
     assert link.methods.count("Channel.Close") == 1
 
 
 async def test_a_lost_link_answers_every_call(link: _Link) -> None:
     channel = _begun(link)
-    consuming = channel.consume("q", 5, {})
+    consuming = channel.consume("q", {})
     channel.link_lost(LinkDownError(CONNECTION_FORCED, "gone"))
     with pytest.raises(LinkDownError, match="gone"):
         await consuming
@@ -147,6 +183,6 @@ async def test_a_cancelled_consumer_is_confirmed_where_the_broker_wants_it(
     channel = _begun(link)
     cancelled: list[bool] = []
     channel.on_cancelled = lambda: cancelled.append(True)
-    channel.receive(commands.Basic.Cancel("s7", True))
+    _tell(channel, commands.Basic.Cancel("s7", True))
     assert link.methods == ["Channel.Open", *answers]
     assert cancelled == [True]

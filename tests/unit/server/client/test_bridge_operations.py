@@ -42,10 +42,8 @@ def test_the_broker_may_answer_subscribes_in_any_order() -> None:
         held: list[Callable[[], None]] = []
 
         def script(link: Link, method: Frame) -> Frame | None:
-            if isinstance(method, commands.Basic.Consume) and not held:
-                answer = pamqp.frame.marshal(
-                    commands.Basic.ConsumeOk(method.consumer_tag), int(method.consumer_tag[1:])
-                )
+            if isinstance(method, commands.Queue.Bind) and not held:
+                answer = pamqp.frame.marshal(commands.Queue.BindOk(), broker.channel)
                 held.append(lambda: broker.tell(link, answer))
                 return None
             return usual_answer(method)

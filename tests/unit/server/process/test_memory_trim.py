@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import platform
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -104,3 +106,23 @@ def test_glibc_can_do_it() -> None:
     trim = find_trim()
     assert trim is not None
     assert trim(0) in {0, 1}
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc has these options")
+def test_large_blocks_that_come_again_and_again_are_not_fetched_from_the_system_each_time() -> None:
+    program = """
+import resource
+from gateway.server.process.memory_trim import keep_freed
+keep_freed()
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(50):
+        blocks = [bytes(1 << 20), bytes(1 << 18)]
+        del blocks
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(faults())
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    # Each block of a megabyte has 256 pages.
+    assert int(found.stdout) < 256

@@ -1,0 +1,151 @@
+"""AMQP 0-9-1 methods that prepare and end channels, queues and consumers, and what is read of their answers.
+
+They are frequent where clients come and go: a subscription needs five. pamqp, which encodes any method by looking its
+fields up, takes ten times as long; ``tests/property/test_amqp_methods.py`` holds both byte-identical.
+
+pamqp also refuses every name outside the narrow alphabet of AMQP 0-9-1. RabbitMQ takes any UTF-8, and real queues have
+names with spaces, percent signs and umlauts. So the broker judges names
+(docs/adr/0009-names-are-for-the-broker-to-judge.md).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import pamqp.encode
+
+from gateway.amqp.codec import CHANNEL_CLOSE, CONSUME, FRAME_END, METHOD, QUEUE_DECLARE
+from gateway.amqp.properties import short_string
+from gateway.errors import CodecError
+
+# type, channel, size, and class and method as one number
+_METHOD_START: Final = struct.Struct(">BHII")
+_ARGUMENTS_AT: Final = _METHOD_START.size
+_QOS: Final = struct.Struct(">IHB")
+_PAIR: Final = struct.Struct(">HH")
+_TICKET: Final = b"\0\0"
+_NO_ENTRIES: Final = b"\0\0\0\0"
+
+DECLARE_OK: Final = QUEUE_DECLARE + 1
+CHANNEL_CLOSE_OK: Final = CHANNEL_CLOSE + 1
+
+
+class Method(NamedTuple):
+    """A method, its class and its number in that class as one number, and its arguments."""
+
+    number: int
+    arguments: bytes = b""
+
+    def frame(self, channel: int) -> bytes:
+        """The frame that carries it on a channel."""
+        arguments = self.arguments
+        return _METHOD_START.pack(METHOD, channel, 4 + len(arguments), self.number) + arguments + FRAME_END
+
+
+class Close(NamedTuple):
+    """What channel.close or connection.close says: code, text, and the refused method as `Method.number`, or 0."""
+
+    code: int
+    text: str
+    refused: int
+
+
+OPEN: Final = Method(20 << 16 | 10, b"\x010")
+CLOSE: Final = Method(CHANNEL_CLOSE, _PAIR.pack(200, 0) + b"\0\0\0")
+CLOSE_OK: Final = Method(CHANNEL_CLOSE_OK)
+SELECT_CONFIRMS: Final = Method(85 << 16 | 10, b"\0")
+
+
+def qos(prefetch: int) -> Method:
+    """basic.qos for the consumers that start afterwards; 0 is no limit."""
+    return Method(60 << 16 | 10, _QOS.pack(0, prefetch, 0))
+
+
+def consume(queue: str, tag: str, arguments: Mapping[str, Any], *, nowait: bool = False) -> Method:
+    """basic.consume, with acknowledgements."""
+    return Method(CONSUME, b"%b%b%b%c%b" % (_TICKET, _name(queue), _name(tag), nowait << 3, _table(arguments)))
+
+
+def cancel(tag: str) -> Method:
+    """basic.cancel."""
+    return Method(60 << 16 | 30, _name(tag) + b"\0")
+
+
+def cancel_ok(tag: str) -> Method:
+    """basic.cancel-ok."""
+    return Method(60 << 16 | 31, _name(tag))
+
+
+def declare(
+    queue: str,
+    arguments: Mapping[str, Any],
+    *,
+    passive: bool = False,
+    durable: bool = False,
+    exclusive: bool = False,
+    auto_delete: bool = False,
+    nowait: bool = False,
+) -> Method:
+    """queue.declare."""
+    flags = passive | durable << 1 | exclusive << 2 | auto_delete << 3 | nowait << 4
+    return Method(QUEUE_DECLARE, b"%b%b%c%b" % (_TICKET, _name(queue), flags, _table(arguments)))
+
+
+def bind(queue: str, exchange: str, routing_key: str) -> Method:
+    """queue.bind."""
+    names = _name(queue) + _name(exchange) + _name(routing_key)
+    return Method(50 << 16 | 20, b"%b%b\0%b" % (_TICKET, names, _NO_ENTRIES))
+
+
+def delete(queue: str, *, if_unused: bool = False, if_empty: bool = False) -> Method:
+    """queue.delete."""
+    return Method(50 << 16 | 40, b"%b%b%c" % (_TICKET, _name(queue), if_unused | if_empty << 1))
+
+
+def _name(text: str) -> bytes:
+    return short_string(text.encode())
+
+
+def _table(entries: Mapping[str, Any]) -> bytes:
+    return pamqp.encode.field_table(dict(entries)) if entries else _NO_ENTRIES
+
+
+# What the broker sends.
+
+
+def read_method(number: int, frame: bytes) -> Close | str | None:
+    """What a method says, as far as anybody needs it: a close its reason, queue.declare-ok the name of the queue.
+
+    Raises:
+        CodecError: it cannot be read.
+    """
+    if number == CHANNEL_CLOSE:
+        return read_close(frame)
+    return _text(frame, _ARGUMENTS_AT)[0] if number == DECLARE_OK else None
+
+
+def read_close(frame: bytes) -> Close:
+    """Read channel.close or connection.close.
+
+    Raises:
+        CodecError: it cannot be read.
+    """
+    text, at = _text(frame, _ARGUMENTS_AT + 2)
+    if at + _PAIR.size >= len(frame):
+        raise CodecError("a close has not the size of its fields")
+    refused_class, refused = _PAIR.unpack_from(frame, at)
+    return Close(int.from_bytes(frame[_ARGUMENTS_AT : _ARGUMENTS_AT + 2], "big"), text, refused_class << 16 | refused)
+
+
+def _text(frame: bytes, at: int) -> tuple[str, int]:
+    """A short string in the frame of a method, and the position behind it."""
+    start = at + 1
+    end = start + frame[at] if at < len(frame) else start
+    if end >= len(frame):
+        raise CodecError("a text is longer than its method")
+    try:
+        return frame[start:end].decode(), end
+    except UnicodeDecodeError as error:
+        raise CodecError("a text of the broker is not UTF-8") from error

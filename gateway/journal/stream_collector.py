@@ -1,0 +1,298 @@
+"""Collects segments from a stream into a store: each once and whole, by its name.
+
+The store says what is in, because a segment is put only if it is not there. A note in the store says how far the stream
+was read, only to save reading all of it again. If the stream is another one by then, which the last message that was
+read tells, it is read from its beginning.
+
+A reader first asks for what comes and publishes a mark. The mark's offset is the end of the stream at that moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import secrets
+import time
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import msgspec
+import structlog
+from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
+from aiormq.exceptions import AMQPError
+from pamqp.commands import Basic
+
+from gateway.journal.segments import SegmentName
+from gateway.journal.ship_targets import Store
+from gateway.journal.shipper import SegmentDiffersError, ShipError
+from gateway.journal.stream_broker import MARK_TYPE, SEGMENT_TYPE, StreamBroker, reason_of
+
+log = structlog.get_logger("gateway.journal")
+
+# Messages on their way, of at most 1 MiB each.
+_PREFETCH: Final = 20
+
+_ANSWER_WITHIN: Final = 30.0
+_NOTE_EVERY: Final = 10.0
+_LAST_RETRY: Final = 60.0
+
+# A publication whose parts do not come for so long, in seconds between messages, was given up by its gateway.
+_ABANDONED: Final = 3600.0
+_LARGEST_SEGMENT: Final = 1 << 30
+_LARGEST_PARTS: Final = 1 << 14
+
+_NAME: Final = re.compile(r"d=[0-9]{4}-[0-9]{2}-[0-9]{2}/([^/]+)")
+
+
+class _Note(msgspec.Struct):
+    """How far a stream was read: what is before ``offset`` need not be read again, ``last`` was the last message."""
+
+    stream: str
+    offset: int
+    last: int
+    last_id: str
+
+
+class _Part(msgspec.Struct):
+    """The headers of a message that is part of a segment."""
+
+    name: str
+    publication: str
+    part: int
+    parts: int
+    bytes: int
+    sha256: str
+
+
+@dataclass
+class _Publication:
+    """The parts of a segment that have come, in a file."""
+
+    first: int
+    file: Path
+    at: float
+    parts: int = 0
+
+
+@dataclass
+class Collected:
+    """What a reader has done. Segments that the store had already count, too."""
+
+    segments: int = 0
+    bytes: int = 0
+    refused: int = 0
+
+
+@dataclass
+class StreamCollector:
+    """Reads a stream into a store, until the end or for ever."""
+
+    broker: StreamBroker
+    store: Store
+    done: Collected = field(default_factory=Collected)
+
+    async def collect(self, *, follow: bool) -> None:
+        """Read what is there; with ``follow`` also what comes, and try again for as long as the broker is away.
+
+        Raises:
+            ShipError: without ``follow``: the broker or the store does not answer.
+        """
+        pause = 1.0
+        while True:
+            before = self.done.segments
+            try:
+                await self._collect(follow=follow)
+            except (ShipError, OSError, AMQPError, RuntimeError) as error:
+                if not follow:
+                    raise error if isinstance(error, ShipError) else ShipError(reason_of(error)) from error
+                log.error("journal cannot be collected", reason=reason_of(error))
+                pause = 1.0 if self.done.segments > before else min(2 * pause, _LAST_RETRY)
+                await asyncio.sleep(pause)
+            else:
+                return
+
+    async def _collect(self, *, follow: bool) -> None:
+        with TemporaryDirectory(prefix="stomp-gateway-collect-") as folder:
+            async with self.broker.connected("collect") as connection:
+                end = await self._end(connection)
+                reading = _Reading(self.store, Path(folder), self.done)
+                note = self._note(end)
+                if not await self._read(connection, reading, note, None if follow else end):
+                    log.warning("stream is another one", stream=self.broker.stream)
+                    _ = await self._read(connection, reading, None, None if follow else end)
+
+    def _note(self, end: int) -> _Note | None:
+        data = self.store.note()
+        if data is None:
+            return None
+        try:
+            note = msgspec.json.decode(data, type=_Note)
+        except msgspec.DecodeError:
+            return None
+        # Beyond the end it is of a stream that is gone.
+        return note if note.stream == self.broker.stream and note.last < end else None
+
+    async def _end(self, connection: AbstractConnection) -> int:
+        """The offset of a mark that is published now."""
+        mark = secrets.token_hex(8)
+        async with asyncio.timeout(_ANSWER_WITHIN), _consuming(connection, self.broker.stream, "next") as messages:
+            channel = await connection.channel(publisher_confirms=True)
+            properties = Basic.Properties(message_type=MARK_TYPE, message_id=mark)
+            await channel.basic_publish(b"", routing_key=self.broker.stream, properties=properties, mandatory=True)
+            async for message in messages:
+                if message.header.properties.message_id == mark:
+                    return _offset(message)
+        raise ShipError("the stream gives no messages")
+
+    async def _read(
+        self, connection: AbstractConnection, reading: _Reading, note: _Note | None, end: int | None
+    ) -> bool:
+        """Read from where the note says to ``end``, or for ever; False if the note is not about this stream."""
+        start: str | int = "first" if note is None else note.offset
+        noted_at = time.monotonic()
+        async with _consuming(connection, self.broker.stream, start) as messages:
+            async for message in messages:
+                offset, properties = _offset(message), message.header.properties
+                identity = properties.message_id or ""
+                if note is not None and offset == note.last and identity != note.last_id:
+                    return False
+                await reading.take(offset, properties, message.body)
+                is_end = end is not None and offset >= end
+                if is_end or time.monotonic() - noted_at > _NOTE_EVERY:
+                    noted_at = time.monotonic()
+                    next_note = _Note(
+                        self.broker.stream, reading.first_needed(offset), offset, properties.message_id or ""
+                    )
+                    await asyncio.to_thread(self.store.set_note, msgspec.json.encode(next_note))
+                if is_end:
+                    return True
+        raise ShipError("the broker stopped giving messages")
+
+
+class _Reading:
+    """Puts messages together to segments."""
+
+    def __init__(self, store: Store, folder: Path, done: Collected) -> None:
+        self._store = store
+        self._folder = folder
+        self._done = done
+        self._open: dict[str, _Publication] = {}
+
+    def first_needed(self, last: int) -> int:
+        """The offset from which a later reader must read on, once this one has read ``last``."""
+        return min((publication.first for publication in self._open.values()), default=last)
+
+    async def take(self, offset: int, properties: Basic.Properties, body: bytes) -> None:
+        """Take the next message of the stream."""
+        if properties.message_type == MARK_TYPE:
+            return
+        part = _part(properties)
+        if part is None:
+            self._refuse("this message is no segment", offset)
+            return
+        at = properties.timestamp.timestamp() if properties.timestamp else 0.0
+        self._forget_abandoned(at)
+        publication = self._open.get(part.publication)
+        if publication is None:
+            if part.part:
+                # Its beginning was deleted by the stream's retention, or a mistake.
+                self._refuse("the beginning of this segment is missing", offset, part.name)
+                return
+            publication = self._open[part.publication] = _Publication(offset, self._folder / secrets.token_hex(8), at)
+        if part.part != publication.parts:
+            if part.part > publication.parts:
+                self._drop(part.publication)
+                self._refuse("a part of this segment is missing", offset, part.name)
+            return
+        with publication.file.open("ab") as file:
+            file.write(body)
+        publication.parts, publication.at = publication.parts + 1, at
+        if publication.parts == part.parts:
+            await self._complete(offset, part, publication)
+
+    async def _complete(self, offset: int, part: _Part, publication: _Publication) -> None:
+        packed = publication.file.read_bytes()
+        data = await asyncio.to_thread(_unpacked, packed, part)
+        if data is None:
+            self._refuse("this segment is damaged", offset, part.name)
+        else:
+            try:
+                await asyncio.to_thread(self._store.put, part.name, data)
+                self._done.segments += 1
+                self._done.bytes += len(data)
+            except SegmentDiffersError as error:
+                self._refuse(str(error), offset, part.name)
+        self._drop(part.publication)
+
+    def _forget_abandoned(self, now: float) -> None:
+        for key in [key for key, publication in self._open.items() if now - publication.at > _ABANDONED]:
+            self._drop(key)
+
+    def _drop(self, publication: str) -> None:
+        self._open.pop(publication).file.unlink(missing_ok=True)
+
+    def _refuse(self, reason: str, offset: int, name: str = "") -> None:
+        self._done.refused += 1
+        log.error("message of the stream refused", reason=reason, offset=offset, segment=name)
+
+
+def _part(properties: Basic.Properties) -> _Part | None:
+    """The headers of a part of a segment; None if they are anything else."""
+    if properties.message_type != SEGMENT_TYPE:
+        return None
+    try:
+        part = msgspec.convert(properties.headers, _Part)
+    except msgspec.ValidationError:
+        return None
+    named = _NAME.fullmatch(part.name)
+    # It becomes the name of a file, so it must be exactly that of a finished segment.
+    name = None if named is None else SegmentName.read(named[1])
+    is_possible = 0 <= part.part < part.parts <= _LARGEST_PARTS and 0 <= part.bytes <= _LARGEST_SEGMENT
+    return part if named is not None and str(name) == named[1] and is_possible else None
+
+
+def _unpacked(packed: bytes, part: _Part) -> bytes | None:
+    """The bytes of a segment; None if they are not those that were published."""
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        # Never more than it says, whatever the bytes would make.
+        data = unpacker.decompress(packed, part.bytes + 1)
+    except zlib.error:
+        return None
+    return data if len(data) == part.bytes and hashlib.sha256(data).hexdigest() == part.sha256 else None
+
+
+def _offset(message: DeliveredMessage) -> int:
+    headers: dict[str, Any] = dict(message.header.properties.headers or {})
+    return int(headers["x-stream-offset"])
+
+
+@asynccontextmanager
+async def _consuming(
+    connection: AbstractConnection, stream: str, start: str | int
+) -> AsyncIterator[AsyncIterator[DeliveredMessage]]:
+    """The messages of a stream from an offset on, one after the other; each is acknowledged when the next is wanted."""
+    queue: asyncio.Queue[DeliveredMessage | None] = asyncio.Queue()
+    channel = await connection.channel()
+    channel.closing.add_done_callback(lambda _: queue.put_nowait(None))
+    await channel.basic_qos(prefetch_count=_PREFETCH)
+    await channel.basic_consume(stream, queue.put, arguments={"x-stream-offset": start})
+    try:
+        yield _each(channel, queue)
+    finally:
+        await channel.close()
+
+
+async def _each(
+    channel: AbstractChannel, queue: asyncio.Queue[DeliveredMessage | None]
+) -> AsyncIterator[DeliveredMessage]:
+    while (message := await queue.get()) is not None:
+        yield message
+        if message.delivery_tag is not None:
+            await channel.basic_ack(message.delivery_tag)

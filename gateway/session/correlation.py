@@ -1,0 +1,87 @@
+"""The time of publishing, which a message carries to its delivery if the journal is to correlate both.
+
+It is a number among the message's AMQP headers, which no STOMP client can send: theirs are all texts. So nobody forges
+it. No client sees it either: MESSAGE never has a header of that name (`translate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from gateway.amqp import properties as amqp
+from gateway.session.cached_publish import CachedPublish
+from gateway.session.subscription import Subscription
+from gateway.session.traffic import DeliveryCounter
+from gateway.session.translate import PUBLISHED
+from gateway.session.varied_publish import VariedPublish
+
+Stamp = Callable[[], bytes]
+"""Gives the time, in microseconds since the epoch, as eight bytes."""
+
+_ENTRY: Final = amqp.number_name(PUBLISHED)
+
+
+class _Stamped(CachedPublish):
+    """SENDs whose messages carry the time of publishing, in front of the other entries of the headers table."""
+
+    __slots__ = ()
+
+    stamp: Stamp
+
+    def table(self) -> tuple[bytes, ...]:
+        """See `CachedPublish.table`."""
+        return (_ENTRY, *super().table())
+
+    def values(self, receipt: bytes | None, length: bytes | None) -> tuple[bytes, ...]:
+        """See `CachedPublish.values`."""
+        return (self.stamp(), *super().values(receipt, length))
+
+
+class StampedPublish(_Stamped):
+    """A `CachedPublish` with the time of publishing."""
+
+    __slots__ = ("stamp",)
+
+
+class StampedVariedPublish(_Stamped, VariedPublish):
+    """A `VariedPublish` with the time of publishing."""
+
+    __slots__ = ("stamp",)
+
+
+class CorrelatedCounter(DeliveryCounter, Protocol):
+    """The counter of a `CorrelatedSubscription`."""
+
+    published: int | None
+    """When the messages that it is called for next were published, in microseconds since the epoch, if that is known"""
+
+
+class CorrelatedSubscription(Subscription):
+    """A subscription whose counter, if it has one, learns when each message was published."""
+
+    __slots__ = ("_published", "_stamped")
+
+    # The properties that were read last, and what they say.
+    _stamped: bytes
+    _published: int | None
+
+    def set_counter(self, counter: DeliveryCounter | None) -> None:
+        """See `Subscription.set_counter`."""
+        self._stamped, self._published = b"", None
+        super().set_counter(counter)
+
+    def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
+        """See `Subscription.deliver`. HOT: once per message, or once for many that are alike."""
+        if self._counter is not None:
+            if properties is not self._stamped:
+                self._published = _published(properties)
+                self._stamped = properties
+            cast(CorrelatedCounter, self._counter).published = self._published
+        super().deliver(tag, redelivered, route, properties, body)
+
+
+def _published(properties: bytes) -> int | None:
+    """When the message was published, if a gateway has noted that."""
+    headers = (amqp.decode(properties).headers or ()) if _ENTRY in properties else ()
+    return next((value for name, value in headers if name == PUBLISHED and isinstance(value, int)), None)

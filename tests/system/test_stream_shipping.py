@@ -1,0 +1,237 @@
+"""Segments that go through a stream of the broker: each is collected once and whole, and nothing else is."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import aiormq
+import pytest
+from pamqp.commands import Basic
+from pydantic import SecretStr
+
+from gateway import cli
+from gateway.config.broker_user import User
+from gateway.config.scalars import BrokerUrl
+from gateway.errors import ExitCode
+from gateway.journal import stream_target
+from gateway.journal.segments import PATTERN, mark_of
+from gateway.journal.ship_targets import NOTE_NAME
+from gateway.journal.shipper import ShipError, Shipper
+from gateway.journal.stream_broker import StreamBroker
+from gateway.journal.stream_target import StreamTarget, parts_of
+from tests.support.gateway import ROOT
+from tests.unit.journal.test_shipper import contents, finished
+
+pytestmark = pytest.mark.system
+
+Channel = aiormq.abc.AbstractChannel
+
+
+def on_channel(url: str, work: Callable[[Channel], Awaitable[object]]) -> None:
+    async def run() -> None:
+        connection = await aiormq.connect(url)
+        await work(await connection.channel(publisher_confirms=True))
+        await connection.close()
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def stream(broker_url: str) -> Iterator[str]:
+    """The name of a stream that nobody has declared yet."""
+    name = f"journal-{secrets.token_hex(4)}"
+    yield name
+    on_channel(broker_url, lambda channel: channel.queue_delete(name))
+
+
+def broker(url: str, stream: str, passcode: str | None = None) -> StreamBroker:
+    parts = urlsplit(url)
+    user = User(login=unquote(parts.username or ""), passcode=SecretStr(passcode or unquote(parts.password or "")))
+    return StreamBroker((BrokerUrl("amqp", str(parts.hostname), int(parts.port or 0)),), user, "/", stream)
+
+
+def ship(url: str, stream: str, journal: Path) -> None:
+    Shipper(journal, StreamTarget(broker(url, stream), 1 << 30, 86_400)).ship_now()
+
+
+def collect_command(url: str, stream: str, there: Path, *more: str) -> list[str]:
+    parts = urlsplit(url)
+    place = f"amqp://{parts.username}@{parts.hostname}:{parts.port}"
+    return ["journal", "collect", "--from", place, "--stream", stream, "--to", str(there), *more]
+
+
+def collected(url: str, stream: str, there: Path, capsys: pytest.CaptureFixture[str]) -> int:
+    """How many segments a run of the command has collected."""
+    assert cli.main(collect_command(url, stream, there)) == ExitCode.OK
+    number, _, _ = capsys.readouterr().out.partition(" ")
+    return int(number)
+
+
+def test_what_is_shipped_is_collected_once(
+    broker_url: str, stream: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal, there = tmp_path / "journal", tmp_path / "there"
+    for number in range(3):
+        finished(journal, number, b'{"e":"err"}\n' * 1000 * (number + 1))
+    ship(broker_url, stream, journal)
+    assert all(mark_of(path).exists() for path in journal.glob(f"d=*/{PATTERN}"))
+    assert collected(broker_url, stream, there, capsys) == 3
+    assert contents(there) == contents(journal)
+    # The next run begins where this one ended.
+    finished(journal, 9)
+    ship(broker_url, stream, journal)
+    assert collected(broker_url, stream, there, capsys) == 1
+    # Without its note it reads all of the stream again, and writes nothing twice.
+    (there / NOTE_NAME).unlink()
+    before = {path: path.stat().st_mtime_ns for path in there.glob(f"d=*/{PATTERN}")}
+    assert collected(broker_url, stream, there, capsys) == 4
+    assert {path: path.stat().st_mtime_ns for path in there.glob(f"d=*/{PATTERN}")} == before
+
+
+def test_a_large_segment_is_several_messages(
+    broker_url: str, stream: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_target, "PART_BYTES", 1000)
+    journal, there = tmp_path / "journal", tmp_path / "there"
+    finished(journal, 1, os.urandom(10_500))
+    ship(broker_url, stream, journal)
+    assert collected(broker_url, stream, there, capsys) == 1
+    assert contents(there) == contents(journal)
+
+
+def test_publications_may_be_mixed_broken_off_and_begun_again(
+    broker_url: str, stream: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gateways publish at the same time, and one is killed in the middle of a segment and publishes it again."""
+    monkeypatch.setattr(stream_target, "PART_BYTES", 1000)
+    names = [f"d=2026-11-21/gateway-{node}-0123456789abcdef-1-000001.v1.jsonl" for node in "ab"]
+    data = [os.urandom(2500), os.urandom(2500)]
+    first, second = (list(parts_of(name, each)) for name, each in zip(names, data, strict=True))
+    again = list(parts_of(names[0], data[0]))
+    order = [first[0], second[0], first[1], second[1], again[0], second[2], again[1], again[2]]
+    there = tmp_path / "there"
+    finished(tmp_path / "journal", 1)
+    ship(broker_url, stream, tmp_path / "journal")
+
+    async def publish(channel: Channel) -> None:
+        for properties, body in order[:5]:
+            await channel.basic_publish(body, routing_key=stream, properties=properties)
+
+    async def publish_the_rest(channel: Channel) -> None:
+        for properties, body in order[5:]:
+            await channel.basic_publish(body, routing_key=stream, properties=properties)
+
+    on_channel(broker_url, publish)
+    # What is not whole yet is read again by the next run.
+    assert collected(broker_url, stream, there, capsys) == 1
+    on_channel(broker_url, publish_the_rest)
+    assert collected(broker_url, stream, there, capsys) == 2
+    assert [contents(there)[name] for name in names] == data
+
+
+def test_what_is_no_segment_is_refused_and_stops_nothing(
+    broker_url: str, stream: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal, there = tmp_path / "journal", tmp_path / "there"
+    finished(journal, 1)
+    ship(broker_url, stream, journal)
+    good = "d=2026-11-21/gateway-a-0123456789abcdef-1-000007.v1.jsonl"
+
+    async def publish(channel: Channel) -> None:
+        for name in ("../../outside", "d=2026-11-21/../gateway-a-0123456789abcdef-1-000001.v1.jsonl", "d=2026-11-21/x"):
+            ((properties, body),) = parts_of(name, b"evil\n")
+            await channel.basic_publish(body, routing_key=stream, properties=properties)
+        ((properties, body),) = parts_of(good, b"short\n")
+        bomb = gzip.compress(b"x" * 1_000_000)
+        for damaged in (body[:-12], b"", bomb):
+            await channel.basic_publish(damaged, routing_key=stream, properties=properties)
+        await channel.basic_publish(b"hello", routing_key=stream, properties=Basic.Properties())
+
+    on_channel(broker_url, publish)
+    finished(journal, 2)
+    ship(broker_url, stream, journal)
+    assert cli.main(collect_command(broker_url, stream, there)) == ExitCode.FAILURE
+    captured = capsys.readouterr()
+    assert captured.out.startswith("2 segments collected")
+    assert "7 messages of the stream were refused" in captured.err
+    assert contents(there) == contents(journal)
+    assert not (tmp_path / "outside").exists()
+
+
+def test_a_stream_that_was_deleted_and_begun_again_is_read_from_its_beginning(
+    broker_url: str, stream: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Shorter than the one of before, and then longer."""
+    there, expected = tmp_path / "there", dict[str, bytes]()
+    for round_, number in enumerate((5, 2, 9)):
+        journal = tmp_path / f"journal{round_}"
+        for each in range(number):
+            finished(journal, each, node=f"node{round_}")
+        ship(broker_url, stream, journal)
+        assert collected(broker_url, stream, there, capsys) == number
+        expected |= contents(journal)
+        assert contents(there) == expected
+        on_channel(broker_url, lambda channel: channel.queue_delete(stream))
+
+
+def test_a_collector_that_is_killed_at_any_moment_loses_and_repeats_nothing(
+    broker_url: str, stream: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal, there = tmp_path / "journal", tmp_path / "there"
+    for number in range(150):
+        finished(journal, number, os.urandom(2000))
+    ship(broker_url, stream, journal)
+    command = [sys.executable, "-m", "gateway", *collect_command(broker_url, stream, there, "--follow")]
+    for enough in (1, 40):
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+            while len(contents(there)) < enough:
+                assert process.poll() is None
+            process.send_signal(signal.SIGKILL)
+    collected(broker_url, stream, there, capsys)
+    assert contents(there) == contents(journal)
+    assert not list(there.glob("d=*/.*"))
+
+
+def test_following_ends_with_sigterm(broker_url: str, stream: str, tmp_path: Path) -> None:
+    journal, there = tmp_path / "journal", tmp_path / "there"
+    finished(journal, 1)
+    ship(broker_url, stream, journal)
+    command = [sys.executable, "-m", "gateway", *collect_command(broker_url, stream, there, "--follow")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        while not contents(there):
+            assert process.poll() is None
+        finished(journal, 2)
+        ship(broker_url, stream, journal)
+        while len(contents(there)) < 2:
+            assert process.poll() is None
+        process.terminate()
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode == ExitCode.OK
+    assert out.startswith("2 segments collected")
+
+
+def test_a_login_that_is_refused_is_an_error_without_the_passcode(
+    broker_url: str, stream: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = finished(tmp_path / "journal", 1)
+    target = StreamTarget(broker(broker_url, stream, "never-in-a-log"), 1 << 30, 86_400)
+    with pytest.raises(ShipError, match="ACCESS_REFUSED") as caught:
+        Shipper(tmp_path / "journal", target).ship_now()
+    assert "never-in-a-log" not in str(caught.value)
+    assert not mark_of(path).exists()
+    monkeypatch.setenv("STOMP_GATEWAY_PASSCODE", "never-in-a-log")
+    assert cli.main(collect_command(broker_url, stream, tmp_path / "there")) == ExitCode.FAILURE
+    captured = capsys.readouterr()
+    assert "ACCESS_REFUSED" in captured.err
+    assert "never-in-a-log" not in captured.out + captured.err
+    assert cli.main(["journal", "collect", "--from", "amqp://a:secret@b", "--to", "/x"]) == ExitCode.CONFIGURATION
+    assert "secret" not in capsys.readouterr().err

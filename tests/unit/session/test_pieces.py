@@ -1,0 +1,55 @@
+"""Large bodies are written as they are, and not copied once more."""
+
+import pytest
+
+from gateway.amqp.codec import Publication, encode_publish
+from gateway.session.pieces import LARGE, gathered
+from tests.support.playbook import Playbook, deliver, stomp
+
+LARGE_BODY = b"x" * LARGE
+
+
+def test_pieces_are_joined_but_for_the_large_ones() -> None:
+    assert gathered([b"a", b"b", LARGE_BODY, b"c", b"", LARGE_BODY, LARGE_BODY]) == [
+        b"ab",
+        LARGE_BODY,
+        b"c",
+        LARGE_BODY,
+        LARGE_BODY,
+    ]
+    assert gathered([b"", b""]) == []
+
+
+@pytest.mark.parametrize("sizes", [[LARGE], [LARGE, LARGE], [LARGE, 5, 70_000], [5, LARGE], [300_000]])
+def test_what_is_published_is_the_same_however_large_the_bodies(sizes: list[int]) -> None:
+    play = Playbook()
+    play.connect()
+    play.client("SEND", "destination:/topic/t")
+    play.prepare()
+    play.published()
+    bodies = [b"%d" % number * size for number, size in enumerate(sizes)]
+    play.data(
+        b"".join(
+            stomp("SEND", "destination:/topic/t", f"content-length:{len(body)}", body=body)[:-1] + b"\0"
+            for body in bodies
+        )
+    )
+    assert play.published() == [f"amq.topic t {body.decode()}" for body in bodies]
+
+
+def test_a_large_body_is_not_copied_on_its_way_to_the_broker() -> None:
+    publication = Publication(1, 131_072, encode_publish(1, b"", b"q"), b"\x20\0", (b"",), b"")
+    for body in (LARGE_BODY, b"y" * 300_000):
+        pieces = publication.pieces(body)
+        assert b"".join(pieces) == publication.encode(body)
+        assert all(piece is body or getattr(piece, "obj", None) is body for piece in pieces if len(piece) >= LARGE)
+
+
+def test_a_large_body_is_not_copied_on_its_way_to_the_client() -> None:
+    play = Playbook()
+    play.connect()
+    subscription = play.subscribe()
+    body = LARGE_BODY.decode()
+    deliver(subscription, 1, body)
+    found = gathered(play.session.output)
+    assert [len(piece) >= LARGE for piece in found] == [False, True, False]
