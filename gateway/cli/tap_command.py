@@ -139,8 +139,8 @@ def _listen_tls(options: argparse.Namespace) -> ssl.SSLContext | None:
 
 
 def _upstream_tls(options: argparse.Namespace) -> ssl.SSLContext | None:
+    from gateway.config.broker_tls import broker_tls_context  # noqa: PLC0415
     from gateway.config.virtual_host import UpstreamTls  # noqa: PLC0415
-    from gateway.server.tls_contexts import broker_tls_context  # noqa: PLC0415
 
     if not options.upstream_tls:
         if options.ca_file is not None or options.insecure:
