@@ -62,4 +62,4 @@ class ShipSettings(MergeableModel):
     """For amqp: and those older than this."""
 
     def __str__(self) -> str:
-        return str(self.to)
+        return self.to or "null"

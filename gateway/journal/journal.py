@@ -153,7 +153,7 @@ class Journal:
                 wanted = self._node(settings) if key == "node" else getattr(settings, key)
                 if used != wanted:
                     place = f"virtual_hosts.{name}" if key in own else "defaults"
-                    in_use[f"{place}.journal.{key}"] = of_gateway(used) if key == "node" else str(used)
+                    in_use[f"{place}.journal.{key}"] = of_gateway(used) if key == "node" else _as_text(used)
         return in_use
 
     def announce(self) -> None:
@@ -283,6 +283,11 @@ def _target(virtual_host: VirtualHost) -> ShipTarget:
     name = "/" if virtual_host.amqp_vhost == PASS_THROUGH else virtual_host.amqp_vhost
     broker = StreamBroker(upstream.urls, user, name, ship.stream, upstream.tls)
     return StreamTarget(broker, ship.stream_max_bytes, ship.stream_max_age)
+
+
+def _as_text(value: object) -> str:
+    """A value of a key, as a file writes it."""
+    return "null" if value is None else str(value)
 
 
 def _ignore() -> None:

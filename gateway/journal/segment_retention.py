@@ -100,7 +100,7 @@ class SegmentRetention:
             log.info("journal segments deleted", directory=str(self.directory), segments=len(gone) - len(unshipped))
 
     def _drop_orphans(self) -> bool:
-        """Delete marks whose segments are gone: somebody else deleted those. Returns whether there were any."""
+        """Delete marks whose segments are gone, whoever deleted those. Returns whether there were any."""
         found = False
         for mark in self.directory.glob(f"d=*/.*{SHIPPED_SUFFIX}"):
             segment = mark.with_name(mark.name.removeprefix(".").removesuffix(SHIPPED_SUFFIX))
@@ -120,11 +120,9 @@ def _oldest(segments: list[_Kept], excess: int) -> Iterator[_Kept]:
 
 
 def _deleted(path: Path) -> bool:
-    """Delete a segment and its mark; False if another process has done it, or it cannot be deleted."""
+    """Delete a segment; False if another process has done it, or it cannot be deleted."""
     try:
         path.unlink()
     except OSError:
         return False
-    with contextlib.suppress(OSError):
-        mark_of(path).unlink()
     return True

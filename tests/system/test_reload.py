@@ -235,6 +235,11 @@ async def test_the_journal_changes_for_new_sessions(broker_url: str, tmp_path: P
         document["defaults"] |= {"journal": journal | {"rotate_bytes": "9MiB"}}
         answer = (await asked(process, document)).json
         assert answer == {"changes": [], "restart": [{"key": "defaults.journal.rotate_bytes", "in_use": str(8 << 20)}]}
+        shipping = {"retain_bytes": "1GiB", "ship": {"to": "/nowhere"}}
+        document["defaults"] |= {"journal": journal | shipping}
+        answer = (await asked(process, document)).json
+        waiting = [{"key": f"defaults.journal.{key}", "in_use": "null"} for key in shipping]
+        assert answer == {"changes": [], "restart": waiting}
 
 
 # Listeners.

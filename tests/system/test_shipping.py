@@ -22,6 +22,7 @@ from obstore.store import from_url
 from gateway.errors import ExitCode
 from gateway.journal.segments import PATTERN, SHIPPED_SUFFIX, SegmentName
 from gateway.parity import AmqpBroker
+from tests.support.admin import AdminClient
 from tests.support.deadline import until, within
 from tests.support.gateway import ROOT, GatewayProcess, configuration, gateway_process
 from tests.support.object_store import ObjectStore, running_store
@@ -36,6 +37,13 @@ Stored = dict[str, bytes]
 def s3() -> Iterator[ObjectStore]:
     with running_store() as store:
         yield store
+
+
+# What waits and what was tried, and what was not done.
+_SHOWN = (
+    "waiting_segments", "waiting_bytes", "oldest_seconds", "errors_total",
+    "segments_total", "bytes_total", "lost_total",
+)  # fmt: skip
 
 
 def in_store(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Stored:
@@ -96,11 +104,16 @@ async def test_a_drain_ships_the_rest(broker_url: str, tmp_path: Path, workers: 
 async def test_a_place_that_is_not_there_stops_neither_traffic_nor_the_end(broker_url: str, tmp_path: Path) -> None:
     journal, there = tmp_path / "journal", tmp_path / "there"
     there.write_text("this is no directory")
-    document = configuration(broker_url, shipping(journal, {"to": str(there)}), drain_timeout=1)
+    settings = shipping(journal, {"to": str(there)})
+    document = configuration(broker_url, settings, drain_timeout=1, admin="127.0.0.1:0")
     with gateway_process(document) as process:
         await traffic(process, 300)
         (line,) = await process.until_logged("journal cannot be shipped")
         assert "Not a directory" in line["reason"]
+        samples = await AdminClient(process.admin).samples()
+        shown = {name: samples[f"stomp_gateway_journal_ship_{name}", frozenset()] for name in _SHOWN}
+        assert all(shown[name] > 0 for name in _SHOWN[:4]), shown
+        assert not any(shown[name] for name in _SHOWN[4:]), shown
         process.terminate()
         assert await process.exit_code(30) == ExitCode.OK
         (left,) = process.logged("journal not shipped")

@@ -41,3 +41,12 @@ def test_of_a_dead_worker_what_it_counted_stays_and_what_it_had_does_not() -> No
     assert values["latency_count"] == 13
     assert values["stomp_gateway_sessions"] == 20
     assert values["stomp_gateway_event_loop_lag_seconds"] == 0.1
+
+
+def test_what_waits_in_a_directory_that_workers_share_counts_once() -> None:
+    name = "stomp_gateway_journal_ship_waiting_"
+    workers: list[list[Metric]] = [
+        [GaugeMetricFamily(f"{name}segments", "-", value=number), GaugeMetricFamily(f"{name}bytes", "-", value=number)]
+        for number in (3, 2)
+    ]
+    assert _values(merged_families(workers)) == {f"{name}segments": 3, f"{name}bytes": 3}

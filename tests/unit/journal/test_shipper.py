@@ -36,18 +36,30 @@ class Place:
     def __init__(self) -> None:
         self.names: list[str] = []
         self.is_broken = False
+        self.failures = 0
         self.free = threading.Event()
         self.free.set()
         self.is_closed = False
 
     def put(self, name: str, data: bytes) -> None:
         self.free.wait(30)
-        if self.is_broken:
+        self.failures -= 1
+        if self.is_broken or self.failures >= 0:
             raise ShipError("out of order")
         self.names.append(name)
 
     def close(self) -> None:
         self.is_closed = True
+
+
+class Bell(threading.Event):
+    """Counts who waits for it."""
+
+    waits = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits += 1
+        return super().wait(timeout)
 
 
 @pytest.fixture
@@ -92,6 +104,28 @@ def test_the_place_shows_whole_segments_only_and_to_owner_and_group_alone(journa
     assert not list(there.glob("d=*/.*"))
 
 
+def test_half_a_segment_is_never_there(journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk fails, or the process is ended, when all is written but not safe; the next attempt cleans up."""
+    path, there = finished(journal, 1), tmp_path / "there"
+    (there / path.parent.name).mkdir(parents=True)
+    (there / path.parent.name / f".{path.name}.0123.part").write_bytes(b"{")
+
+    for error, shown in ((OSError(28, "No space left on device"), ShipError), (KeyboardInterrupt(), KeyboardInterrupt)):
+
+        def fail(_: int, error: BaseException = error) -> None:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fail)
+            with pytest.raises(shown):
+                Shipper(journal, DirectoryTarget(there)).ship_now()
+        assert contents(there) == {}
+        assert not mark_of(path).exists()
+    Shipper(journal, DirectoryTarget(there)).ship_now()
+    assert [each.name for each in there.glob("d=*/*")] == [path.name]
+    assert not list(there.glob("d=*/.*"))
+
+
 def test_a_segment_that_is_there_already_is_marked_and_one_that_differs_is_kept_and_reported(
     journal: Path, tmp_path: Path
 ) -> None:
@@ -122,10 +156,12 @@ def test_one_that_differs_stops_no_other(journal: Path, tmp_path: Path) -> None:
 
 def test_what_comes_is_shipped_when_it_is_finished(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipper_module, "_LOOK", 1000.0)
-    place = Place()
+    place, bell = Place(), Bell()
     shipper = Shipper(journal, place)
+    shipper._woken = bell
     shipper.start()
     for number in range(3):
+        wait_for(lambda number=number: bell.waits == number + 1)  # type: ignore[misc]
         finished(journal, number)
         shipper.wake()
         wait_for(lambda number=number: len(place.names) == number + 1)  # type: ignore[misc]
@@ -180,8 +216,8 @@ def test_an_end_ships_the_rest_within_its_time_and_no_longer(journal: Path) -> N
     shipper = Shipper(journal, place)
     shipper.start()
     wait_for(lambda: shipper.stats.errors > 0)
-    place.is_broken = False
-    # The pause after a failure does not count any more.
+    place.is_broken, place.failures = False, 2
+    # The pause after a failure does not count any more, and two further ones are no reason to give up.
     assert shipper.close(30)
     assert len(place.names) == 2
 
