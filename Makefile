@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lint style types law docs tests test-newest kills clients fuzz audit mutants bench bench-journal bench-ingest
-.PHONY: bench-full bench-growth bench-neighbours bench-pages bench-workers demo-pipeline chaos soak clean
+.PHONY: bench-floor bench-full bench-growth bench-neighbours bench-pages bench-workers demo-pipeline chaos soak clean
 .SILENT:
 
 help:
@@ -38,6 +38,7 @@ help:
 	echo "make bench-growth  measure how the CPU time of a message grows with sessions, bodies, headers, subscriptions; draw it"
 	echo "make bench-pages   fill the tables of README and docs/performance.md from what the three measured last"
 	echo "make bench-neighbours  measure what one client's work costs another, at gateway and plugin; ROWS=name,name selects"
+	echo "make bench-floor  measure what the broker alone costs for what the gateway promises; ARGS='--help' shows its options"
 	echo "make bench-workers  measure what a second worker is worth, in rate, CPU time and memory; ARGS='--help' shows its options"
 	echo "make bench-journal  measure what the traffic journal costs the gateway; ARGS='--help' shows its options"
 	echo "make bench-ingest   measure how fast journals become tables; ARGS='--help' shows its options"
@@ -161,6 +162,9 @@ bench-neighbours: $(STAMP)
 
 bench-workers: $(STAMP)
 	$(BIN)/python -m tests.bench.workers $(ARGS)
+
+bench-floor: $(STAMP)
+	$(BIN)/python -m tests.bench.floor $(ARGS)
 
 bench-journal: $(STAMP)
 	$(BIN)/python -m tests.bench.journal $(ARGS)

@@ -17,6 +17,7 @@ from gateway.cli.manual import manual_page, runnable_commands
 from gateway.cli.migrate_command import add_migrate
 from gateway.cli.parity_command import add_parity
 from gateway.cli.pipeline_commands import add_pipeline
+from gateway.cli.tap_command import add_tap
 from gateway.config.loader import load
 from gateway.config.model import GatewayConfig, json_schema
 from gateway.errors import ConfigError, ExitCode, GatewayError, ListenError, UsageError
@@ -40,6 +41,8 @@ examples:
   stomp-gateway reload                            make a running gateway read its configuration again
   stomp-gateway top                               watch a running gateway; see also sessions, links
   stomp-gateway journal tail --follow DIR         show what clients do at this moment
+  stomp-gateway tap --listen :61614 --upstream localhost:61613 --journal DIR
+                                                  journal what the clients of any STOMP server do
   stomp-gateway pipeline --help                   make tables and a report from traffic journals
 
   With an empty configuration file the gateway listens on 127.0.0.1:61613, and RabbitMQ is at 127.0.0.1:5672.
@@ -129,6 +132,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_admin(commands)
     add_journal(commands)
     add_pipeline(commands)
+    add_tap(commands)
     completion = add_command(
         commands, "completion", _completion, help="print the completion script of a shell",
         description=_COMPLETION_DESCRIPTION, epilog=_COMPLETION_EPILOG,

@@ -19,7 +19,8 @@ def _off(value: object) -> object:
     return "off" if value is False else value
 
 
-def _node_name(value: str) -> str:
+def checked_node_name(value: str) -> str:
+    """A node's name; raises `mistake` if it cannot stand in file names."""
     if not set(value) <= _NODE:
         raise mistake(
             "Only letters, digits, dots, hyphens and underscores can stand here: it becomes part of file names."
@@ -42,7 +43,7 @@ class JournalSettings(MergeableModel):
     directory: Directory | None = None
     """Where it is written. null: below $STATE_DIRECTORY, else /var/lib/stomp-gateway for root, else
     ~/.local/state/stomp-gateway. Relative to this file's directory."""
-    node: Annotated[Text, AfterValidator(_node_name)] | None = None
+    node: Annotated[Text, AfterValidator(checked_node_name)] | None = None
     """This gateway's name in the journal. null: the machine's name."""
     sample: Annotated[float, Factor(least=0.0001, most=1)] = 1.0
     """At level message, the share of messages that are written; each with all its events."""

@@ -37,9 +37,10 @@ FEATURES: Final = (
     "ack-client-individual", "ack-cumulative", "nack", "nack-discard", "prefetch", "durable-subscription",
     "exclusive", "stream", "priority", "expiration", "correlation", "queue-arguments", "user-headers",
 )  # fmt: skip
-"""Every value of ``x`` in a ``use`` line: the features of STOMP and of RabbitMQ's STOMP plugin that a session may use.
+"""Every value of ``x`` in a gateway's ``use`` line: features of STOMP and of RabbitMQ's plugin that a session may use.
 
-They show what the other side of a migration must support.
+A tap writes names of rules besides, in which the gateway differs (`gateway.tap.departures`). They show what the other
+side of a migration must support.
 """
 
 ERROR_CODES: Final = frozenset(

@@ -70,7 +70,8 @@ class WriterSettings:
     """Where and how to write. ``gateway`` is the gateway's version, ``configuration`` a digest of its configuration.
 
     A segment holds ``rotate_bytes`` bytes or ``rotate_after`` seconds, and is kept for ``retain`` seconds, or until
-    there are more than ``retain_bytes``. ``ship`` says where finished segments are shipped.
+    there are more than ``retain_bytes``. ``ship`` says where finished segments are shipped. ``impl`` is what is
+    journalled: a gateway, or what a tap looks at.
     """
 
     directory: Path
@@ -82,6 +83,7 @@ class WriterSettings:
     configuration: str = ""
     retain_bytes: int | None = None
     ship: ShipSettings = field(default_factory=ShipSettings)
+    impl: str = "gateway"
 
 
 class Writer:
@@ -182,7 +184,7 @@ class Writer:
             self._begun = self.clock.now
             self._segment_bytes = 0
             settings = self.settings
-            name = SegmentName("gateway", settings.node, self.boot, self._process, self._segments)
+            name = SegmentName(settings.impl, settings.node, self.boot, self._process, self._segments)
             self._segments += 1
             self._files.begin(name, at)
             yield schema.OpenLine(

@@ -2,7 +2,7 @@
 
 It sends the same messages to the same queues in writes as large, encoded before the clock starts, and does only what
 a row needs: confirms where the row has receipts, no acknowledgements where it has ack:auto, and one acknowledgement for
-all that a read brought where it has ACKs.
+all that a read brought where it has ACKs. `AtLeastOnceWire` has the broker do what the gateway promises besides.
 """
 
 import itertools
@@ -30,12 +30,19 @@ _ACK = pamqp.commands.Basic.Ack.index
 _CLOSES = (amqp.Connection.Close.index, amqp.Channel.Close.index)
 _numbers = itertools.count(1)
 
+_PREFETCH = 2000
+_TOGETHER = 500
+"""What a gateway has in hand of a subscription with ack:auto, and settles at once, with default settings."""
+
 
 class AmqpWire(Wire):
     """One AMQP connection of the load client with one channel.
 
     `frames` counts messages, confirms, or answers to a method, whichever the row awaits.
     """
+
+    loses_messages = True
+    """Whether the broker forgets messages as it sends them, where the row has ack:auto."""
 
     def __init__(self, account: Account) -> None:
         super().__init__(account)
@@ -91,7 +98,9 @@ class AmqpWire(Wire):
     def load_subscribe(self, destination: str, *, ack: str, prefetch: int | None = None) -> None:
         """Take basic.consume as the next thing to write."""
         self.awaited = _END_OF_BODY
-        method = amqp.Basic.Consume(queue=_route(destination)[1], consumer_tag="0", no_ack=ack == "auto")
+        method = amqp.Basic.Consume(
+            queue=_route(destination)[1], consumer_tag="0", no_ack=ack == "auto" and self.loses_messages
+        )
         limit = b"" if prefetch is None else _frame(amqp.Basic.Qos(prefetch_count=prefetch))
         self.load(limit + _frame(method))
 
@@ -103,7 +112,7 @@ class AmqpWire(Wire):
             queue = f"stomp-bench-{os.getpid()}-limit-{next(_numbers)}"
             frames = _frame(amqp.Queue.Declare(queue=queue, exclusive=True, auto_delete=True))
             frames += _frame(amqp.Queue.Bind(queue=queue, exchange=exchange, routing_key=key))
-        consume = amqp.Basic.Consume(queue=queue, consumer_tag=str(identifier), no_ack=True)
+        consume = amqp.Basic.Consume(queue=queue, consumer_tag=str(identifier), no_ack=self.loses_messages)
         self._ask(frames + _frame(consume), amqp.Basic.ConsumeOk)
         self.awaited = _END_OF_BODY
 
@@ -171,6 +180,55 @@ class AmqpWire(Wire):
                 if first == self._first_unconfirmed:
                     self._first_unconfirmed = tag + 1
         return count
+
+
+class AtLeastOnceWire(AmqpWire):
+    """The same, while no message may be lost: confirms from the first message on, and nothing is forgotten unsettled.
+
+    That is what the gateway asks of the broker; it is the least that a row can cost behind it. A wire either sends or
+    receives.
+    """
+
+    loses_messages = False
+
+    def __init__(self, account: Account) -> None:
+        # Messages that were acknowledged; None while the row itself acknowledges, or nothing comes.
+        self._acknowledged: int | None = None
+        super().__init__(account)
+
+    def load_sends(self, destination: str, count: int, *, receipt_on_last: bool = False, shape: Shape = PLAIN) -> int:
+        """Take transient messages as the next thing to write, which the broker confirms."""
+        self._call(amqp.Confirm.Select(), amqp.Confirm.SelectOk)
+        self.expect(count * _CONFIRM.size)
+        return super().load_sends(destination, count, receipt_on_last=receipt_on_last, shape=shape)
+
+    def load_subscribe(self, destination: str, *, ack: str, prefetch: int | None = None) -> None:
+        """Take basic.consume as the next thing to write."""
+        if ack == "auto":
+            self._acknowledged = 0
+        super().load_subscribe(destination, ack=ack, prefetch=prefetch or _PREFETCH)
+
+    def subscribe(self, destination: str, identifier: int = 0) -> None:
+        """Consume a queue."""
+        self._call(amqp.Basic.Qos(prefetch_count=_PREFETCH), amqp.Basic.QosOk)
+        super().subscribe(destination, identifier)
+        self._acknowledged = 0
+
+    def read(self) -> int:
+        """Read once, and acknowledge what came when it is enough; return the number of bytes."""
+        count = super().read()
+        if self._acknowledged is not None and self.frames - self._acknowledged >= _TOGETHER:
+            self._acknowledged = self.frames
+            self.append(_frame(amqp.Basic.Ack(self.frames, multiple=True)))
+        return count
+
+    def disconnect(self) -> None:
+        """Acknowledge the rest, and end the connection."""
+        if self._acknowledged is not None and self.frames > self._acknowledged:
+            self.append(_frame(amqp.Basic.Ack(self.frames, multiple=True)))
+            pump({self: 0})
+        self._acknowledged = None
+        super().disconnect()
 
 
 def _opening(account: Account) -> bytes:

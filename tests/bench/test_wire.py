@@ -11,7 +11,7 @@ import pamqp.header
 import pytest
 
 from tests.bench import payload
-from tests.bench.amqp_wire import AmqpWire
+from tests.bench.amqp_wire import AmqpWire, AtLeastOnceWire
 from tests.bench.other_wires import WebSocketWire
 from tests.bench.wire import Account, Acknowledger, RowError, Wire, connected_socket, pump, subscribe_frame
 
@@ -206,6 +206,47 @@ def test_deliveries_cut_into_pieces_are_counted_and_acknowledged_together(
         assert wire.complaint_about_messages(count + 1) is not None
 
     assert acknowledged == sorted(set(acknowledged))
+
+
+def test_at_least_once_asks_for_confirms_and_settles_everything_that_came(
+    serve_amqp: Callable[[Conversation], Account],
+) -> None:
+    count = 1_200
+    asked: list[pamqp.base.Frame] = []
+
+    def conversation(peer: socket.socket) -> None:
+        answers = {
+            amqp.Confirm.Select: amqp.Confirm.SelectOk(),
+            amqp.Basic.Qos: amqp.Basic.QosOk(),
+            amqp.Basic.Consume: amqp.Basic.ConsumeOk("0"),
+            amqp.Connection.Close: amqp.Connection.CloseOk(),
+        }
+        pending = b""
+        while not asked or not isinstance(asked[-1], amqp.Connection.Close):
+            pending += peer.recv(1 << 16)
+            while len(pending) > 7 and len(pending) >= (size := int.from_bytes(pending[3:7], "big") + 8):
+                _, channel, frame = pamqp.frame.unmarshal(pending[:size])
+                pending = pending[size:]
+                if isinstance(frame, pamqp.base.Frame):
+                    asked.append(frame)
+                    if (answer := answers.get(type(frame))) is not None:
+                        peer.sendall(pamqp.frame.marshal(answer, channel))
+                if isinstance(frame, amqp.Basic.Consume):
+                    peer.sendall(b"".join(map(_delivery, range(count))))
+
+    with AtLeastOnceWire(serve_amqp(conversation)) as wire:
+        wire.load_sends("/amq/queue/a", 2)
+        pump({wire: 0})
+        wire.expect(0)
+        wire.load_subscribe("/amq/queue/a", ack="auto")
+        pump({wire: count})
+
+    assert [type(frame).__name__ for frame in asked[:5]] == ["Select", "Publish", "Publish", "Qos", "Consume"]
+    assert isinstance(asked[4], amqp.Basic.Consume)
+    assert not asked[4].no_ack
+    settled = [frame.delivery_tag for frame in asked if isinstance(frame, amqp.Basic.Ack) and frame.multiple]
+    assert settled == sorted(set(settled))
+    assert settled[-1] == count
 
 
 def test_a_delivery_whose_last_byte_comes_alone_is_counted_then_and_not_before(

@@ -1,0 +1,1 @@
+"""`stomp-gateway tap`: a passive proxy in front of any STOMP server, which writes the traffic journal."""

@@ -1,0 +1,165 @@
+"""Bytes to what the tap needs of frames: command, headers, and how large the body is. Bodies are not kept.
+
+It reads both directions, and frames of any size with bounded memory: a header block that arrives is kept up to a limit,
+a body is only counted. ``tests/property/test_frame_scanner.py`` holds it equal to the gateway's own `Decoder`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from gateway.errors import FrameError, GatewayError
+from gateway.stomp.headers import read_integer, split_line
+
+# Between frames any number of NUL, LF and CR LF may stand.
+_BETWEEN_FRAMES: Final = re.compile(rb"[\n\0\r]*+")
+_END_OF_BLOCK: Final = re.compile(rb"\n\r?\n")
+_NOT_IN_COMMANDS: Final = re.compile(rb"[^A-Za-z]")
+
+_MAX_BLOCK: Final = 256 * 1024
+"""Bytes of a header block; with a larger one the stream is not readable."""
+
+# As the decoder of the gateway, for producers that repeat themselves.
+_CACHED_BLOCKS: Final = 64
+_LARGEST_CACHED_BLOCK: Final = 2048
+
+Block = tuple[bytes, dict[bytes, bytes], int | None]
+"""A command, its headers, unescaped, the first of each name, and the size of the body if that is said."""
+
+
+class UnreadableStreamError(GatewayError):
+    """A stream is not STOMP, or exceeds a bound. No text of it shows a header's value."""
+
+
+class ScannedFrame(NamedTuple):
+    """A frame that has passed."""
+
+    command: bytes
+    headers: dict[bytes, bytes]
+    size: int
+    """Bytes of its body."""
+
+
+class FrameScanner:
+    """Reads one direction of one connection.
+
+    Args:
+        from_client: a client's content-length counts on SEND only, as for RabbitMQ; a server's on every frame.
+    """
+
+    def __init__(self, *, from_client: bool) -> None:
+        self._from_client = from_client
+        self._cache: dict[bytes, Block] = {}
+        # The header block that arrives, until it is complete.
+        self._arriving = bytearray()
+        # Then the frame whose body arrives: how much of it has come, and is still to come if that is known.
+        self._block: Block | None = None
+        self._size = 0
+        self._left: int | None = None
+
+    def scan(self, data: bytes) -> Iterator[ScannedFrame]:
+        """The frames that end in these bytes, in order.
+
+        HOT: one step per frame.
+
+        Raises:
+            UnreadableStreamError: they cannot be read. Nothing behind can be, either.
+        """
+        at, end = 0, len(data)
+        while at < end:
+            if self._block is None:
+                at = self._read_block(data, at)
+                continue
+            at = self._pass_body(data, at)
+            if at <= end and self._left == -1:
+                command, headers, _ = self._block
+                self._block = None
+                yield ScannedFrame(command, headers, self._size)
+
+    def _read_block(self, data: bytes, at: int) -> int:
+        """Read a header block, as far as it is there; where to go on."""
+        arriving = self._arriving
+        if not arriving:
+            found = _BETWEEN_FRAMES.match(data, at)
+            at = found.end() if found else at
+            stop = _END_OF_BLOCK.search(data, at)
+            if stop is not None:
+                self._begin_body(data[at : stop.start()])
+                return stop.end()
+            arriving += data[at:]
+        else:
+            searched = max(0, len(arriving) - 2)
+            before = len(arriving)
+            arriving += data[at:]
+            stop = _END_OF_BLOCK.search(arriving, searched)
+            if stop is not None:
+                block, at = bytes(arriving[: stop.start()]), at + stop.end() - before
+                arriving.clear()
+                self._begin_body(block)
+                return at
+        if len(arriving) > _MAX_BLOCK:
+            raise UnreadableStreamError(f"a header block of more than {_MAX_BLOCK} bytes")
+        return len(data)
+
+    def _begin_body(self, block: bytes) -> None:
+        found = self._cache.get(block)
+        if found is None:
+            if len(block) > _MAX_BLOCK:
+                raise UnreadableStreamError(f"a header block of more than {_MAX_BLOCK} bytes")
+            found = self._parsed(block)
+            if len(block) <= _LARGEST_CACHED_BLOCK:
+                if len(self._cache) >= _CACHED_BLOCKS:
+                    self._cache.clear()
+                self._cache[block] = found
+        self._block, self._size, self._left = found, 0, found[2]
+
+    def _parsed(self, block: bytes) -> Block:
+        first, *lines = block.split(b"\n")
+        command = first.removesuffix(b"\r")
+        if not command or _NOT_IN_COMMANDS.search(command):
+            raise UnreadableStreamError("this is no command of STOMP")
+        headers: dict[bytes, bytes] = {}
+        for line in lines:
+            name, value = _split(line)
+            headers.setdefault(name, value)
+        has_length = command == b"SEND" or not self._from_client
+        text = headers.get(b"content-length") if has_length else None
+        if text is None:
+            return command, headers, None
+        length = read_integer(text)
+        if length is None or length < 0:
+            raise UnreadableStreamError("the content-length is no number")
+        return command, headers, length
+
+    def _pass_body(self, data: bytes, at: int) -> int:
+        """Pass over a body and its NUL, as far as they are there; -1 is left behind the NUL."""
+        if self._left is None:
+            stop = data.find(b"\0", at)
+            self._size += (len(data) if stop < 0 else stop) - at
+            if stop < 0:
+                return len(data)
+        else:
+            passed = min(self._left, len(data) - at)
+            self._size += passed
+            self._left -= passed
+            stop = at + passed
+            if stop == len(data):
+                return stop
+            if data[stop]:
+                raise UnreadableStreamError("the content-length is shorter than the body")
+        self._left = -1
+        return stop + 1
+
+
+def _split(line: bytes) -> tuple[bytes, bytes]:
+    """Name and value of a header line. One whose escapes are none is taken as it is: servers write such message ids."""
+    try:
+        return split_line(line)
+    except FrameError as error:
+        text = line.removesuffix(b"\r")
+        name, colon, value = text.partition(b":")
+        if not colon or b"\r" in text:
+            raise UnreadableStreamError(str(error)) from None
+        return name, value

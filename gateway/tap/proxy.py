@@ -1,0 +1,184 @@
+"""Bytes from a client to its server and back, untouched, and to the conversation that listens.
+
+Each direction has at most one read and one write buffer in memory: while one side does not take what it gets, the other
+is not read. The end of a direction is passed on, and the other direction goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Final, Protocol, cast
+
+import structlog
+
+from gateway.tap.conversation import Conversation
+
+log = structlog.get_logger("gateway.tap")
+
+# Bytes that wait for a peer before the other one is not read any more.
+_HIGH_WATER: Final = 256 * 1024
+
+
+class Ending(asyncio.Protocol):
+    """One end of a connection: the client's, or the server's."""
+
+    def __init__(self, connection: TappedConnection, *, is_client: bool) -> None:
+        self._connection = connection
+        self._is_client = is_client
+        self.transport: asyncio.Transport | None = None
+        self.other: Ending | None = None
+        self.has_ended = False
+        # What came before there was another end: one read, since uvloop begins to read whatever is asked of it.
+        self._kept = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        # uvloop's are no subclass of it.
+        self.transport = cast("asyncio.Transport", transport)
+        self._connection.made(self, self.transport, is_client=self._is_client)
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`. HOT: once per read."""
+        if self.other is None or self.other.transport is None:
+            self._kept += data
+            if self.transport is not None:
+                self.transport.pause_reading()
+            return
+        self.other.transport.write(data)
+        self._connection.heard(data, from_client=self._is_client)
+
+    def join(self, other: Ending) -> None:
+        """There is another end: pass on to it what came so far, and read on."""
+        self.other = other
+        kept, self._kept = self._kept, b""
+        if kept:
+            self.data_received(kept)
+        if self.has_ended:
+            self.eof_received()
+        elif self.transport is not None:
+            self.transport.resume_reading()
+
+    def eof_received(self) -> bool:
+        """See `asyncio.Protocol`. Whether this end stays open for what is still to come from the other."""
+        self.has_ended = True
+        self._connection.note_end(by_client=self._is_client)
+        other = self.other
+        if other is None or other.transport is None:
+            return True
+        if other.has_ended or not other.transport.can_write_eof():
+            # Both have said all, or TLS has no end of one direction.
+            other.transport.close()
+            return False
+        other.transport.write_eof()
+        return True
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`: this peer is slow."""
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        other = self.other
+        if other is not None and other.transport is not None and not other.transport.is_closing():
+            other.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._connection.note_end(by_client=self._is_client)
+        transport = None if self.other is None else self.other.transport
+        if transport is not None:
+            # A reset is passed on, too, but not in front of bytes that are still to be passed on.
+            is_reset = exc is not None and not transport.get_write_buffer_size()
+            transport.abort() if is_reset else transport.close()
+        self._connection.lost()
+
+
+class TapContext(Protocol):
+    """What all connections of a tap share."""
+
+    def begin(self, connection: TappedConnection) -> None:
+        """A client has connected: connect to its server."""
+
+    def conversation(self, connection: TappedConnection, host: str) -> Conversation:
+        """What listens to a client from this address."""
+
+    def ended(self, connection: TappedConnection) -> None:
+        """Client and server have gone."""
+
+
+class TappedConnection:
+    """A client, its server, and the conversation of the two."""
+
+    def __init__(self, context: TapContext) -> None:
+        self.client = Ending(self, is_client=True)
+        self.server: Ending | None = None
+        self.peer = ""
+        self._context = context
+        self._conversation: Conversation | None = None
+        self._ended_by_client: bool | None = None
+        self._is_stopping = False
+        self._lost = 0
+
+    def ending_of_server(self) -> Ending:
+        """The end to connect to the server with."""
+        return Ending(self, is_client=False)
+
+    def made(self, ending: Ending, transport: asyncio.Transport, *, is_client: bool) -> None:
+        """One end is connected. Bytes flow once both are."""
+        transport.set_write_buffer_limits(_HIGH_WATER)
+        connection = transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if is_client:
+            host, port, *_ = transport.get_extra_info("peername")
+            self.peer = f"{host}:{port}"
+            self._conversation = self._context.conversation(self, host)
+            # Until there is somebody to pass it on to.
+            transport.pause_reading()
+            self._context.begin(self)
+            return
+        client = self.client
+        self.server, ending.other = ending, client
+        if client.transport is None or client.transport.is_closing():
+            self.abort()
+        else:
+            client.join(ending)
+
+    def heard(self, data: bytes, *, from_client: bool) -> None:
+        """Let the conversation hear what has been passed on. Its faults are its own."""
+        conversation = self._conversation
+        if conversation is None:
+            return
+        try:
+            conversation.heard(data, from_client=from_client)
+        except Exception as error:
+            log.error("internal error", exc_info=error)
+            for side in (True, False):
+                conversation.give_up(from_client=side, reason="a fault of the tap")
+
+    def time_passed(self) -> None:
+        """Called about once a second."""
+        if self._conversation is not None:
+            self._conversation.time_passed()
+
+    def note_end(self, *, by_client: bool) -> None:
+        """One side has said its last; the first one counts."""
+        if self._ended_by_client is None:
+            self._ended_by_client = by_client
+
+    def lost(self) -> None:
+        """One end is closed."""
+        self._lost += 1
+        if self._lost == (1 if self.server is None else 2):
+            if self._conversation is not None:
+                self._conversation.ended(by_client=self._ended_by_client is not False, is_stopping=self._is_stopping)
+            self._context.ended(self)
+
+    def abort(self, *, is_stopping: bool = False) -> None:
+        """Close both ends at once."""
+        self._is_stopping = is_stopping
+        for ending in (self.client, self.server):
+            if ending is not None and ending.transport is not None:
+                ending.transport.abort()
