@@ -55,7 +55,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _ComparedSide:
     """The figures of one lake."""
 
     span: Span | None
@@ -86,15 +86,15 @@ def compare(before: Sql, after: Sql, tolerance: float = TOLERANCE) -> list[Compa
     return [*_volumes(one, other, tolerance), *_shares(one, other, tolerance), *_latencies(one, other, tolerance)]
 
 
-def _read(sql: Sql) -> _Side:
+def _read(sql: Sql) -> _ComparedSide:
     span = known_span(sql)
     if span is None:
-        return _Side(None, EventCounts(1), 0)
+        return _ComparedSide(None, EventCounts(1), 0)
     # One bin holds everything: no figure here is over time.
-    return _Side(span, count_events(sql, span, 2 * span.end), count_sessions(sql, span).total)
+    return _ComparedSide(span, count_events(sql, span, 2 * span.end), count_sessions(sql, span).total)
 
 
-def _volumes(one: _Side, other: _Side, tolerance: float) -> Iterator[Compared]:
+def _volumes(one: _ComparedSide, other: _ComparedSide, tolerance: float) -> Iterator[Compared]:
     for event, title in (
         ("send", "Messages sent"),
         ("deliver", "Messages delivered"),
@@ -110,7 +110,7 @@ def _volumes(one: _Side, other: _Side, tolerance: float) -> Iterator[Compared]:
                other.part("deliver", None, "send"), tolerance)  # fmt: skip
 
 
-def _shares(one: _Side, other: _Side, tolerance: float) -> Iterator[Compared]:
+def _shares(one: _ComparedSide, other: _ComparedSide, tolerance: float) -> Iterator[Compared]:
     """What is worse when it is more."""
     for measure, title, event, code, of in (
         ("deliver.redelivered", "Redelivered, of all deliveries", "deliver", "redelivered", "deliver"),
@@ -129,7 +129,7 @@ def _shares(one: _Side, other: _Side, tolerance: float) -> Iterator[Compared]:
                    more_is_worse=True)  # fmt: skip
 
 
-def _latencies(one: _Side, other: _Side, tolerance: float) -> Iterator[Compared]:
+def _latencies(one: _ComparedSide, other: _ComparedSide, tolerance: float) -> Iterator[Compared]:
     for event, title in _TIMES.items():
         if not any(side.counts.all_latencies(event) for side in (one, other)):
             continue

@@ -109,6 +109,22 @@ def test_messages_of_several_channels_may_come_between_each_other(order: list[by
         ]
 
 
+@pytest.mark.parametrize("step", [9_000, 17_000, 30_011, 40_000, 65_536])
+def test_large_messages_in_many_reads_are_the_same_as_in_one(step: int) -> None:
+    frames: list[bytes] = []
+    for tag in range(1, 9):
+        large, small = bytes([tag]) * 40_000, bytes([tag])
+        frames += (deliver(tag), header(80_000), body(large), BEAT, body(large))
+        frames += (deliver(tag, channel=2), header(1, channel=2), body(small, 2), BEAT)
+    stream = b"".join(frames)
+    whole, split = Stand(), Stand()
+    passed = whole.splitter.receive(stream)
+    assert passed == BEAT * 16
+    assert b"".join([split.splitter.receive(stream[at : at + step]) for at in range(0, len(stream), step)]) == passed
+    assert len(whole.told) == 16
+    assert split.told == whole.told
+
+
 def test_the_empty_message_of_another_channel_is_not_taken_for_the_own() -> None:
     for pieces in ways(deliver(1), deliver(5, channel=2), header(0), header(2, channel=2), body(b"yo", 2)):
         stand = Stand()

@@ -154,7 +154,8 @@ def test_memory_for_header_blocks_is_bounded() -> None:
     tracemalloc.start()
     try:
         assert memory(1) < 300_000
-        assert memory(2) < 4_400_000
+        # 1,600 blocks, without what a session keeps on each.
+        assert memory(2) < 2_000_000
     finally:
         tracemalloc.stop()
 
