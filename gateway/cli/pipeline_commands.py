@@ -25,7 +25,7 @@ _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_PERMISSION: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 _DESCRIPTION = """\
-Make Parquet tables and a report from the traffic journals of any number of gateways. The tables are called a lake.
+Make Delta tables and a report from the traffic journals of any number of gateways. The tables are called a lake.
 Install with pip install 'stomp-gateway[pipeline]'; ingest also needs Java 17 or later.
 """
 
