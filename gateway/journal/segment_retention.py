@@ -34,8 +34,9 @@ class _Kept:
 class SegmentRetention:
     """Deletes what is too old or too much of one gateway's segments, and of its workers'.
 
-    ``impl`` is what writes them: a gateway and a tap of one node leave each other's alone. Segments are too old ``retain`` seconds after they were last written. ``retain_bytes`` bounds them together, with
-    those that are being written. ``ships``: those that have no mark are still needed.
+    ``impl`` is what writes them: a gateway and a tap of one node leave each other's alone. Segments are too old
+    ``retain`` seconds after they were last written. ``retain_bytes`` bounds them together, with those that are being
+    written. ``ships``: those that have no mark are still needed.
     """
 
     directory: Path

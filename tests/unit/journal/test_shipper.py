@@ -7,6 +7,7 @@ import stat
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import structlog
@@ -316,16 +317,15 @@ def test_while_a_place_is_out_of_order_segments_that_are_finished_cost_no_look(
     shipper = Shipper(journal, place)
     shipper._ending = bell = Bell()
     shipper.wake()
-    looks: list[int] = []
-    look = shipper._look
-    monkeypatch.setattr(shipper, "_look", lambda: looks.append(1) or look())
+    look = Mock(wraps=shipper._look)
+    monkeypatch.setattr(shipper, "_look", look)
     shipper.start()
     wait_for(lambda: bell.waits == 1)
     for _ in range(100):
         shipper.wake()
         # It has come out of its wait, if it has waited for this.
         shipper._thread.join(0.001)
-    assert len(looks) == 1
+    assert look.call_count == 1
     place.is_broken = False
     assert shipper.close(10)
 
