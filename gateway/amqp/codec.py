@@ -135,11 +135,12 @@ class Publication:
         return b"".join(self.pieces(body, values))
 
     def pieces(self, body: bytes, values: tuple[bytes, ...] = ()) -> list[Piece]:
-        """The same without a copy of the body, which is not empty. HOT: once per SEND of a large body."""
+        """The same without a copy of the body. HOT: once per SEND of a large body."""
         size, most = len(body), self._body_max
         pieces: list[Piece] = [self._start(size, values)]
         if size <= most:
-            pieces += (body, FRAME_END)
+            if size:  # an empty body has no frame
+                pieces += (body, FRAME_END)
         else:
             view = memoryview(body)
             for at in range(0, size, most):

@@ -1,7 +1,7 @@
 """The time of publishing, which a message carries to its delivery if the journal is to correlate both.
 
-It is a number among the message's AMQP headers, which no STOMP client can send: theirs are all texts. So nobody forges
-it. No client sees it either: MESSAGE never has a header of that name (`translate`).
+It is a number among the message's AMQP headers, which no STOMP client can send: theirs are all texts. So no STOMP
+client forges it. None sees it either: MESSAGE never has a header of that name (`translate`).
 """
 
 from __future__ import annotations

@@ -283,7 +283,7 @@ class Publisher:
         put: Callable[[Any], None] = frames.append
         encode: Callable[[bytes, tuple[bytes, ...]], object] = publication.encode
         if len(sends[0][1]) >= LARGE:
-            # Those behind it are about as large.
+            # Those behind it are mostly as large; for smaller ones it costs a little more.
             put, encode, self._has_large = frames.extend, publication.pieces, True
         messages: list[Unconfirmed] = []
         total = 0

@@ -22,8 +22,6 @@ class ClientDeadlines:
 
     __slots__ = ("_accepted_at", "_listener", "_operation", "_output", "_session")
 
-    __slots__ = ("_accepted_at", "_listener", "_operation", "_output", "_session")
-
     def __init__(
         self,
         session: Session,

@@ -19,8 +19,6 @@ class OperationDeadline:
 
     __slots__ = ("_must_wait", "_seen", "_session", "_since")
 
-    __slots__ = ("_must_wait", "_seen", "_session", "_since")
-
     def __init__(self, session: Session, must_wait: Callable[[ops.Operation], bool]) -> None:
         self._session = session
         self._must_wait = must_wait

@@ -70,7 +70,7 @@ class ClientOutput:
             output.clear()
             return self.websocket.write_messages(frames)
         if len(output) > 1 and len(output[-2]) >= LARGE:
-            # The body of the last MESSAGE; those before it are about as large.
+            # The body of the last MESSAGE; those before it are mostly about as large.
             pieces = gathered(output)
             output.clear()
             self.transport.writelines(pieces)

@@ -20,8 +20,9 @@ def test_pieces_are_joined_but_for_the_large_ones() -> None:
     assert gathered([b"", b""]) == []
 
 
-@pytest.mark.parametrize("sizes", [[LARGE], [LARGE, LARGE], [LARGE, 5, 70_000], [5, LARGE], [300_000]])
-def test_what_is_published_is_the_same_however_large_the_bodies(sizes: list[int]) -> None:
+@pytest.mark.parametrize("has_length", [True, False])
+@pytest.mark.parametrize("sizes", [[LARGE], [LARGE, LARGE], [LARGE, 5, 70_000], [5, LARGE, 0, 5], [300_000]])
+def test_what_is_published_is_the_same_however_large_the_bodies(sizes: list[int], has_length: bool) -> None:
     play = Playbook()
     play.connect()
     play.client("SEND", "destination:/topic/t")
@@ -30,7 +31,7 @@ def test_what_is_published_is_the_same_however_large_the_bodies(sizes: list[int]
     bodies = [b"%d" % number * size for number, size in enumerate(sizes)]
     play.data(
         b"".join(
-            stomp("SEND", "destination:/topic/t", f"content-length:{len(body)}", body=body)[:-1] + b"\0"
+            stomp("SEND", "destination:/topic/t", *[f"content-length:{len(body)}"] * has_length, body=body)
             for body in bodies
         )
     )
@@ -39,7 +40,7 @@ def test_what_is_published_is_the_same_however_large_the_bodies(sizes: list[int]
 
 def test_a_large_body_is_not_copied_on_its_way_to_the_broker() -> None:
     publication = Publication(1, 131_072, encode_publish(1, b"", b"q"), b"\x20\0", (b"",), b"")
-    for body in (LARGE_BODY, b"y" * 300_000):
+    for body in (b"", b"y", LARGE_BODY, b"y" * 300_000):
         pieces = publication.pieces(body)
         assert b"".join(pieces) == publication.encode(body)
         assert all(piece is body or getattr(piece, "obj", None) is body for piece in pieces if len(piece) >= LARGE)
