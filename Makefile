@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lint style types law docs tests test-newest kills clients fuzz audit mutants bench bench-journal bench-ingest
-.PHONY: bench-floor bench-full bench-growth bench-neighbours bench-pages bench-report bench-workers demo-pipeline chaos soak clean
+.PHONY: bench-floor bench-full bench-growth bench-neighbours bench-pages bench-report bench-workers demo-pipeline demo-cluster chaos soak clean
 .SILENT:
 
 help:
@@ -29,7 +29,7 @@ help:
 	echo "make fuzz    look for bytes that break what reads them, for SECONDS=300; ARGS='--help' shows its options"
 	echo "make audit   look for insecure code (bandit), and for known vulnerabilities of all requirements (pip-audit)"
 	echo "make mutants put small faults into the core for SECONDS=600, and name those that no test finds"
-	echo "make kills   kill the pipeline's ingest again and again, and check that nothing is lost or counted twice"
+	echo "make kills   kill the ingest of the pipeline again and again, and a worker of a Spark cluster: nothing is lost or counted twice"
 	echo "make chaos   200 runs with faults in broker, gateway and their connections; SEED=123 repeats one; RUNS=, ARGS="
 	echo "make soak    2,000 sessions of mixed behaviour for MINUTES=20, with restarts of the broker; memory and latency stay flat"
 	echo "make bench   compare gateway and RabbitMQ's STOMP plugin: CPU and speed; ROWS=name,name selects; ARGS=--help"
@@ -44,6 +44,7 @@ help:
 	echo "make bench-ingest   measure how fast journals become tables; ARGS='--help' shows its options"
 	echo "make bench-report   measure what a report on a year of tables costs; ARGS='--help' shows its options"
 	echo "make demo-pipeline  go from traffic to a report with a private broker and gateway; takes minutes"
+	echo "make demo-cluster   the same with Spark on a master and two workers of its own, one of which is killed in the middle"
 	echo "make setup   only prepare $(VENV); the other targets do this, too"
 	echo "make clean   remove $(VENV), var and all caches"
 
@@ -178,6 +179,9 @@ bench-report: $(PIPELINE)
 
 demo-pipeline: $(PIPELINE)
 	$(BIN)/python -m deploy.demo $(ARGS)
+
+demo-cluster: $(PIPELINE)
+	$(BIN)/python -m deploy.demo --cluster $(ARGS)
 
 clean:
 	rm -rf $(VENV) var build dist mutants .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

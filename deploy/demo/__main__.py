@@ -18,11 +18,13 @@ from typing import Final
 
 from deploy.demo import agreement, site, traffic
 from deploy.demo.client import ClientFactory
+from deploy.demo.cluster_ingest import ingest_with_a_kill
 from deploy.demo.tally import Tally
 from deploy.local.broker import VAR, Source, running
 from deploy.local.errors import LocalError
 from deploy.local.node import shown
 from deploy.local.ports import LOOPBACK, free_ports
+from deploy.local.spark_cluster import spark_cluster
 
 _OK, _FAILED, _INTERRUPTED = 0, 1, 130
 _SOURCES: Final[tuple[Source, ...]] = ("installed", "debian", "container")  # it creates users: never in a given broker
@@ -63,13 +65,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--rounds", type=int, default=16, help="of traffic, up to eight seconds each (%(default)s)")
     parser.add_argument("--size", type=int, default=1, help="of a round, in 13,000 frames (%(default)s)")
+    parser.add_argument(
+        "--cluster", action="store_true", help="ingest on a Spark cluster of two workers, and kill one in the middle"
+    )
     options = parser.parse_args(arguments)
     if options.rounds < 1 or options.size < 1:
         parser.error("--rounds and --size are 1 or more")
     _interrupt_by_signals()
     try:
         with _owned(options.directory.absolute()) as directory:
-            return _demonstrate(directory, options.rounds, options.size)
+            return _demonstrate(directory, options.rounds, options.size, cluster=options.cluster)
     except LocalError as error:
         print(f"demo: {error}", file=sys.stderr, flush=True)
         return _FAILED
@@ -104,7 +109,7 @@ def _owned(directory: Path) -> Iterator[Path]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise LocalError(f"Another demonstration runs in {shown(directory)}: wait for its end.") from None
-            for name in ("journal", "lake"):
+            for name in ("journal", "lake", "spark"):
                 shutil.rmtree(directory / name, ignore_errors=True)
             for name in ("report.html", "gateway.log"):
                 (directory / name).unlink(missing_ok=True)
@@ -113,7 +118,7 @@ def _owned(directory: Path) -> Iterator[Path]:
         raise LocalError(f"Cannot write {error.filename}: {error.strerror}; check who owns it.") from error
 
 
-def _demonstrate(directory: Path, rounds: int, size: int) -> int:
+def _demonstrate(directory: Path, rounds: int, size: int, *, cluster: bool) -> int:
     began = time.monotonic()
     journal, lake, report = directory / "journal", directory / "lake", directory / "report.html"
     tallies = _traffic(directory, rounds, size)
@@ -126,7 +131,11 @@ def _demonstrate(directory: Path, rounds: int, size: int) -> int:
             f"{_ABANDONED_AFTER}, since the\n  demonstration lasts minutes. Otherwise it is a day, and seven."
         )
         ages = ("--idle-after", _IDLE_AFTER, "--abandoned-after", _ABANDONED_AFTER)
-        _run("pipeline", "ingest", "--journal", str(journal), "--lake", str(lake), "--once", *ages)
+        what = ("--journal", str(journal), "--lake", str(lake), "--once", *ages)
+        if cluster:
+            _ingest_on_cluster(directory / "spark", what, lake)
+        else:
+            _run("pipeline", "ingest", *what)
     with _step(5, "Is every line of the journal in the lake, once? stomp-gateway pipeline check"):
         _run("pipeline", "check", "--lake", str(lake), "--journal", str(journal))
     with _step(6, "Tables to one HTML file: stomp-gateway pipeline report"):
@@ -162,6 +171,14 @@ def _traffic(directory: Path, rounds: int, size: int) -> Mapping[str, Tally]:
             say("  Stopping the gateway in good order (SIGTERM), which closes its journal, and then the broker")
             running_things.close()
     return clients.tallies
+
+
+def _ingest_on_cluster(directory: Path, arguments: Sequence[str], lake: Path) -> None:
+    say("  Starting Spark's standalone master and two workers, each a process of its own with one core")
+    with spark_cluster(directory) as cluster:
+        if status := ingest_with_a_kill(cluster, arguments, lake, None, _indented):
+            raise LocalError(f"The ingest on the cluster ended with {status}; what it said is above.")
+        say(f"  {cluster.alive()} worker is left; what the others said is in {shown(directory)}")
 
 
 def _agreement(tallies: Mapping[str, Tally], journal: Path, lake: Path) -> bool:

@@ -157,7 +157,7 @@ def demonstrated(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The directories in which a demonstration would have taken place."""
     directories: list[Path] = []
 
-    def demonstrate(directory: Path, rounds: int, size: int) -> int:
+    def demonstrate(directory: Path, rounds: int, size: int, *, cluster: bool) -> int:
         directories.append(directory)
         return 0
 
@@ -169,7 +169,7 @@ def demonstrated(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def test_what_an_earlier_demonstration_left_is_removed_and_nothing_else(
     tmp_path: Path, demonstrated: list[Path]
 ) -> None:
-    for name in ("journal/d=2026-11-21", "lake/events", "mine"):
+    for name in ("journal/d=2026-11-21", "lake/events", "spark/worker-1", "mine"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "report.html").touch()
 
