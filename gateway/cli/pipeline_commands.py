@@ -49,7 +49,7 @@ examples:
   stomp-gateway pipeline ingest --journal journal --lake lake               once, for cron or a timer
   stomp-gateway pipeline ingest --journal journal --lake lake --every 30s   until SIGTERM or Ctrl-C
   stomp-gateway pipeline ingest --journal s3://bucket/journal --lake s3://bucket/lake \\
-      --packages org.apache.hadoop:hadoop-aws:3.4.2 --conf spark.driver.memory=4g
+      --packages org.apache.hadoop:hadoop-aws:3.5.0 --conf spark.driver.memory=4g
 
 exit codes:
   0    all finished segments are in the lake; with --every: ended by SIGTERM
