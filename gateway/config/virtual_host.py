@@ -80,7 +80,7 @@ class ConfirmWindow(MergeableModel):
     messages: Annotated[int, Count()] = 10_000
     """Messages waiting for the broker's confirm."""
     bytes: Annotated[int, Size()] = 64 << 20
-    """Bytes of bodies waiting for the broker's confirm."""
+    """Bytes of bodies, and of large headers, waiting for the broker's confirm."""
 
 
 class TransactionLimits(MergeableModel):

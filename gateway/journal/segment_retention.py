@@ -34,11 +34,13 @@ class _Kept:
 class SegmentRetention:
     """Deletes what is too old or too much of one gateway's segments, and of its workers'.
 
-    Segments are too old ``retain`` seconds after they were last written. ``retain_bytes`` bounds them together, with
-    those that are being written. ``ships``: those that have no mark are still needed.
+    ``impl`` is what writes them: a gateway and a tap of one node leave each other's alone. Segments are too old
+    ``retain`` seconds after they were last written. ``retain_bytes`` bounds them together, with those that are being
+    written. ``ships``: those that have no mark are still needed.
     """
 
     directory: Path
+    impl: str
     node: str
     retain: float
     retain_bytes: int | None = None
@@ -76,7 +78,7 @@ class SegmentRetention:
                 names = set(os.listdir(folder))
                 for name in names:
                     parsed = SegmentName.read(name)
-                    if parsed is None or of_gateway(parsed.node) != of_gateway(self.node):
+                    if parsed is None or not self._is_ours(parsed):
                         continue
                     with contextlib.suppress(OSError):  # another process has renamed or deleted it
                         path = folder / name
@@ -87,6 +89,9 @@ class SegmentRetention:
                             is_needed = self.ships and mark_of(path).name not in names
                             segments.append(_Kept(path, state.st_size, state.st_mtime, is_needed))
         return segments, being_written
+
+    def _is_ours(self, name: SegmentName) -> bool:
+        return name.impl == self.impl and of_gateway(name.node) == of_gateway(self.node)
 
     def _report(self, gone: list[_Kept]) -> None:
         unshipped = [segment for segment in gone if segment.is_needed]

@@ -8,6 +8,7 @@ does not answer is tried again, in longer and longer intervals, for as long as i
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import threading
@@ -15,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -43,7 +45,11 @@ class ShipError(GatewayError):
     """A place that takes no segment now; the text says why, without secrets."""
 
 
-class SegmentDiffersError(ShipError):
+class SegmentError(ShipError):
+    """One segment cannot be shipped, which says nothing about others."""
+
+
+class SegmentDiffersError(SegmentError):
     """The place has another segment of this name."""
 
 
@@ -131,6 +137,11 @@ class _Outbox:
         return sorted(found, key=lambda segment: (segment.finished_at, segment.name))
 
 
+def _waiting(segments: Sequence[_Segment]) -> Waiting:
+    oldest_at = min((segment.finished_at for segment in segments), default=None)
+    return Waiting(len(segments), sum(segment.size for segment in segments), oldest_at)
+
+
 def _finished(day: Path, *, marked_too: bool) -> Iterator[_Segment]:
     names = set(os.listdir(day))
     for name in names:
@@ -155,14 +166,16 @@ class Shipper:
         self._directory = directory
         self._target = target
         self._outbox = _Outbox(directory)
-        # Names that the target has with other contents: to try them again would not help.
-        self._refused: set[str] = set()
+        # Segments that are not tried again before a time of the monotonic clock, because of what they are.
+        self._aside_until: dict[str, float] = {}
+        self._aside = Waiting()
         self._thread = threading.Thread(target=self._work, name="ship journal", daemon=True)
         self._woken = threading.Event()
+        self._ending = threading.Event()
         self._gives_up = threading.Event()
-        self._is_ending = False
-        # Attempts in a row that have failed.
+        # Attempts in a row that have failed, and why the last one did.
         self._failures = 0
+        self._reason = ""
 
     def start(self) -> None:
         """Start the thread."""
@@ -174,7 +187,7 @@ class Shipper:
 
     def end(self) -> None:
         """Stop when what is finished by now is shipped."""
-        self._is_ending = True
+        self._ending.set()
         self._woken.set()
 
     def close(self, within: float) -> bool:
@@ -195,10 +208,13 @@ class Shipper:
             if not is_ours:
                 raise ShipError(f"another process is shipping {self._directory}")
             try:
-                for segment in self._outbox.segments(marked_too=again):
-                    self._ship(segment)
+                errors = list(filter(None, map(self._ship_or_set_aside, self._outbox.segments(marked_too=again))))
             finally:
                 self._target.close()
+        if len(errors) > 1:
+            raise SegmentError(f"{len(errors)} segments were not shipped; the first: {errors[0]}")
+        if errors:
+            raise errors[0]
 
     # In the thread.
 
@@ -206,27 +222,35 @@ class Shipper:
         retry_at = 0.0
         while not self._gives_up.is_set():
             segments = self._look()
-            if segments and (self._is_ending or time.monotonic() >= retry_at):
-                pause = self._attempt(segments)
-                retry_at = time.monotonic() + pause
-                if not pause:
-                    continue
-            elif self._is_ending:
+            if segments and (self._ending.is_set() or time.monotonic() >= retry_at):
+                retry_at = time.monotonic() + self._attempt(segments)
+            elif self._ending.is_set():
                 break
-            self._woken.wait(_ENDING_RETRY if self._is_ending else _LOOK)
-            if not self._is_ending:
+            self._pause(retry_at - time.monotonic())
+
+    def _pause(self, before_retry: float) -> None:
+        """Wait until it is time for another look."""
+        if before_retry <= 0:
+            self._woken.wait(_LOOK)
+            if not self._ending.is_set():
                 self._woken.clear()
+        elif self._ending.is_set():
+            self._gives_up.wait(_ENDING_RETRY)
+        else:
+            # A segment that is finished meanwhile would wait anyway.
+            self._ending.wait(min(before_retry, _LOOK))
 
     def _look(self) -> list[_Segment]:
         """Count what waits; returns what can be shipped."""
-        segments = self._outbox.segments()
-        self._count_waiting(segments)
-        return [segment for segment in segments if segment.name not in self._refused]
+        segments, now = self._outbox.segments(), time.monotonic()
+        aside = {segment.name for segment in segments if self._aside_until.get(segment.name, 0.0) > now}
+        self._aside = _waiting([segment for segment in segments if segment.name in aside])
+        ready = [segment for segment in segments if segment.name not in aside]
+        self._count_waiting(_waiting(ready))
+        return ready
 
-    def _count_waiting(self, segments: Sequence[_Segment]) -> None:
-        oldest_at = min((segment.finished_at for segment in segments), default=None)
-        waiting = Waiting(len(segments), sum(segment.size for segment in segments), oldest_at)
-        self.stats = replace(self.stats, waiting=waiting)
+    def _count_waiting(self, ready: Waiting) -> None:
+        self.stats = replace(self.stats, waiting=ready + self._aside)
 
     def _attempt(self, segments: Sequence[_Segment]) -> float:
         """Ship these; the seconds before the next attempt."""
@@ -234,13 +258,16 @@ class Shipper:
             with self._locked() as is_ours:
                 if not is_ours:
                     return _LOOK
-                for position, segment in enumerate(segments):
+                ready = _waiting(segments)
+                for segment, following in zip_longest(segments, segments[1:]):
                     if self._gives_up.is_set():
                         break
                     # Another process may have shipped it, before this one had the lock.
                     if not mark_of(segment.path).exists():
-                        self._ship_or_refuse(segment)
-                    self._count_waiting(segments[position + 1 :])
+                        _ = self._ship_or_set_aside(segment)
+                    oldest_at = None if following is None else following.finished_at
+                    ready = Waiting(ready.segments - 1, ready.bytes - segment.size, oldest_at)
+                    self._count_waiting(ready)
         except (ShipError, OSError) as error:
             self._failed(str(error) if isinstance(error, ShipError) else error.strerror or str(error))
         except Exception as error:
@@ -249,7 +276,7 @@ class Shipper:
         else:
             if self._failures:
                 log.info("journal is shipped again", directory=str(self._directory))
-            self._failures = 0
+            self._failures, self._reason = 0, ""
             return 0.0
         finally:
             self._target.close()
@@ -259,18 +286,25 @@ class Shipper:
     def _failed(self, reason: str) -> None:
         self._failures += 1
         self.stats += ShipStats(errors=1)
-        if self._failures == 1:
+        if reason != self._reason:
             log.error("journal cannot be shipped", directory=str(self._directory), reason=reason)
-
-    def _ship_or_refuse(self, segment: _Segment) -> None:
-        try:
-            self._ship(segment)
-        except SegmentDiffersError as error:
-            self.stats += ShipStats(errors=1)
-            self._refused.add(segment.name)
-            log.error("journal segment refused", segment=segment.name, reason=str(error))
+        self._reason = reason
 
     # In any thread.
+
+    def _ship_or_set_aside(self, segment: _Segment) -> SegmentError | None:
+        """Ship it; if that cannot be because of this segment alone, set it aside and return why."""
+        try:
+            self._ship(segment)
+        except SegmentError as error:
+            self.stats += ShipStats(errors=1)
+            if segment.name not in self._aside_until:
+                log.error("journal segment refused", segment=segment.name, reason=str(error))
+            self._aside += _waiting([segment])
+            is_for_ever = isinstance(error, SegmentDiffersError)
+            self._aside_until[segment.name] = math.inf if is_for_ever else time.monotonic() + _LAST_RETRY
+            return error
+        return None
 
     @contextmanager
     def _locked(self) -> Iterator[bool]:
@@ -286,6 +320,8 @@ class Shipper:
             data = segment.path.read_bytes()
         except FileNotFoundError:
             return  # it was deleted meanwhile
+        except OSError as error:
+            raise SegmentError(f"{segment.name} cannot be read: {error.strerror or error}") from error
         self._target.put(segment.name, data)
         os.close(os.open(mark_of(segment.path), os.O_CREAT | os.O_WRONLY, _FILE_MODE))
         sync_directory(segment.path.parent)

@@ -119,7 +119,7 @@ class Writer:
         self._max_pending = pending
         self._encoder = msgspec.json.Encoder()
         retention = SegmentRetention(
-            settings.directory, settings.node, settings.retain, settings.retain_bytes,
+            settings.directory, settings.impl, settings.node, settings.retain, settings.retain_bytes,
             ships=settings.ship.to is not None,
         )  # fmt: skip
         self._files = Files(retention, on_finished)

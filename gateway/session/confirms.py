@@ -33,10 +33,10 @@ class Commit:
 _PREDECLARED: Final = frozenset((b"", b"amq.direct", b"amq.fanout", b"amq.topic", b"amq.headers", b"amq.match"))
 
 Unconfirmed = tuple[bytes | None, CachedPublish, int, Commit | None, object, bytes | None, tuple[bytes, ...]]
-"""A message that waits for its confirm: receipt, where it went, bytes of its body, the COMMIT that published it, what
-the observer's counter returned for it (``sent_at``), the body, and the values of ``gaps``. The last two are there to
-publish it again if the link is lost; the body is None once the broker has returned the message, and in a session that
-does not outlive its link. A plain tuple, since one is made for every message."""
+"""A message that waits for its confirm: receipt, where it went, bytes of its body and of large headers, the COMMIT that
+published it, what the observer's counter returned for it (``sent_at``), the body, and the values of ``gaps``. The last
+two are there to publish it again if the link is lost; the body is None once the broker has returned the message, and
+in a session that does not outlive its link. A plain tuple, since one is made for every message."""
 
 
 class PublisherConfirms:
@@ -116,6 +116,13 @@ class PublisherConfirms:
         self._unconfirmed.update(enumerate(messages, self.last_sequence + 1))
         self.last_sequence += len(messages)
         self.unconfirmed_bytes += size
+
+    def hold_headers(self) -> None:
+        """Count what the last message holds besides its body: its headers are large, and perhaps its own."""
+        receipt, cached, size, commit, sent_at, body, values = self._unconfirmed[self.last_sequence]
+        held = cached.held_with(values)
+        self._unconfirmed[self.last_sequence] = (receipt, cached, size + held, commit, sent_at, body, values)
+        self.unconfirmed_bytes += held
 
     def take_all(self) -> list[Unconfirmed]:
         """Take out everything, to publish it on another channel, whose publish sequence numbers begin anew."""
@@ -214,12 +221,12 @@ def _is_refused_for_good(message: Unconfirmed) -> bool:
 
 
 def _is_returned(message: Unconfirmed, returned: Return, receipt_in_headers: bytes | None) -> bool:
-    receipt, route, size, *_ = message
+    receipt, route, size, _, _, _, values = message
     return (
         route.mandatory
         and route.routing_key == returned.routing_key
         and route.exchange == returned.exchange
-        and size == returned.size
+        and size in (returned.size, returned.size + route.held_with(values))
         and receipt == receipt_in_headers
     )
 

@@ -158,6 +158,8 @@ class Publisher:
             transactions.enlist(cached.transaction, size_of(frame)).sends.append(frame)
             return
         self.publish(cached, [(frame.receipt, frame.body)], frame.length)
+        if cached.held and self.has_confirms:
+            self.confirms.hold_headers()
         if self._blocked or self.confirms.is_full:
             self._hold()
 

@@ -22,8 +22,9 @@ _MEANT: Final = PROPERTIES.union(
 )
 _VOLATILE: Final = (RECEIPT, CONTENT_LENGTH)
 
-# So many kinds are known for each session, and no SEND is looked at whose headers are longer than this.
-_KINDS: Final = 64
+# What is known of all kinds of a session may take so many bytes, and no SEND is looked at whose headers are longer than
+# this.
+_MOST_BYTES: Final = 256 << 10
 _LARGEST: Final = 2048
 
 _Kind = tuple[tuple[bytes, ...], tuple[bytes, ...]]
@@ -43,6 +44,10 @@ class VariedPublish(CachedPublish):
         headers = self.headers
         return tuple([headers[name] for name in self.gaps])
 
+    def held_with(self, values: tuple[bytes, ...]) -> int:
+        """See `CachedPublish.held_with`. HOT: once per SEND, if its headers are large."""
+        return sum(map(len, values)) if self.held else 0
+
 
 class VariedPublishes:
     """The kinds of SENDs of one session.
@@ -52,7 +57,7 @@ class VariedPublishes:
         meant: further headers whose values mean something.
     """
 
-    __slots__ = ("_kinds", "_make", "_meant")
+    __slots__ = ("_bytes", "_kinds", "_make", "_meant")
 
     def __init__(
         self, make: Callable[[Mapping[bytes, bytes], tuple[bytes, ...]], VariedPublish], meant: Collection[bytes]
@@ -61,6 +66,7 @@ class VariedPublishes:
         self._meant = _MEANT.union(meant)
         # None for a kind that has come once.
         self._kinds: dict[_Kind, VariedPublish | None] = {}
+        self._bytes = 0
 
     def find(self, headers: Mapping[bytes, bytes]) -> VariedPublish | None:
         """What SENDs with such headers have in common; None if there has been none, or nothing in them can differ.
@@ -69,7 +75,8 @@ class VariedPublishes:
             StompError: as for `CachedPublish`.
         """
         meant, names = self._meant, tuple(headers)
-        if sum(map(len, names)) + sum(map(len, headers.values())) > _LARGEST:
+        text = sum(map(len, names)) + sum(map(len, headers.values()))
+        if text > _LARGEST:
             return None
         kind = names, tuple([value for name, value in headers.items() if name in meant])
         found = self._kinds.get(kind)
@@ -77,7 +84,15 @@ class VariedPublishes:
             return found
         if kind in self._kinds:
             found = self._make(headers, tuple([name for name in names if name not in meant]))
-        elif len(self._kinds) >= _KINDS:
-            self._kinds.clear()
+        else:
+            self._bytes += (size := _size_of_kind(len(names), text))
+            if self._bytes > _MOST_BYTES:
+                self._kinds.clear()
+                self._bytes = size
         self._kinds[kind] = found
         return found
+
+
+def _size_of_kind(count: int, text: int) -> int:
+    """The bytes that a kind takes once it is published, as measured: for so many headers with so many bytes."""
+    return 2500 + 450 * count + 8 * text

@@ -7,15 +7,20 @@ second entry goes: what is in use comes back, and of a round of more blocks than
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Callable
 from typing import Final, Generic, TypeVar
+from zlib import crc32
 
 _Meaning = TypeVar("_Meaning")
 
-# So many are entered without having come before.
+# So many are entered without having come before, if they take no more bytes than this.
 _FEW: Final = 64
+_MOST_BYTES_OF_FEW: Final = 100_000
 
-# Of so many further blocks it is known that they have come. That takes some 150 kB at the most.
-_MOST_SEEN: Final = 2048
+# Of about so many further blocks it is known that they have come: four bytes for each. A checksum is enough, since a
+# block that is taken for another is only entered too early.
+_SEEN: Final = 8192
 
 
 class BlockCache(dict[bytes, _Meaning], Generic[_Meaning]):
@@ -23,38 +28,44 @@ class BlockCache(dict[bytes, _Meaning], Generic[_Meaning]):
 
     Args:
         most_bytes: what all entries may take.
-        of_entry: what an entry takes, in bytes,
-        of_byte: and for each byte of its block.
+        size_of: the bytes that the entry of a block takes.
     """
 
-    __slots__ = ("_bytes", "_most_bytes", "_of_byte", "_of_entry", "_seen")
+    __slots__ = ("_bytes", "_most_bytes", "_seen", "_size_of")
 
-    def __init__(self, most_bytes: int, of_entry: int, of_byte: int = 1) -> None:
+    def __init__(self, most_bytes: int, size_of: Callable[[bytes], int]) -> None:
         super().__init__()
         self._most_bytes = most_bytes
-        self._of_entry = of_entry
-        self._of_byte = of_byte
+        self._size_of = size_of
         self._bytes = 0
-        # Their hashes.
-        self._seen: set[int] | None = None
+        # Checksums, each in the place that its lower bits say.
+        self._seen: array[int] | None = None
 
-    def enter(self, block: bytes, meaning: _Meaning) -> None:
-        """Enter a block that is not in the table, if it is worth it."""
-        if len(self) >= _FEW and not self._has_seen(hash(block)):
-            return
-        size = self._of_entry + self._of_byte * len(block)
-        if self._bytes + size > self._most_bytes:
+    def enter(self, block: bytes, meaning: _Meaning) -> bool:
+        """Enter a block that is not in the table, if it is worth it; whether others had to go."""
+        if (len(self) >= _FEW or self._bytes >= _MOST_BYTES_OF_FEW) and not self._has_seen(crc32(block)):
+            return False
+        size = self._size_of(block)
+        is_full = self._bytes + size > self._most_bytes
+        if is_full:
             for each in list(self)[::2]:
                 del self[each]
-            self._bytes = self._of_entry * len(self) + self._of_byte * sum(map(len, self))
+            self._bytes = sum(map(self._size_of, self))
         self._bytes += size
         self[block] = meaning
+        return is_full
 
-    def _has_seen(self, digest: int) -> bool:
+    def clear(self) -> None:
+        """Drop all entries."""
+        super().clear()
+        self._bytes = 0
+
+    def _has_seen(self, checksum: int) -> bool:
         seen = self._seen
-        if seen is None or len(seen) >= _MOST_SEEN:
-            seen = self._seen = set()
-        if digest in seen:
+        if seen is None:
+            seen = self._seen = array("I", bytes(4 * _SEEN))
+        at = checksum % _SEEN
+        if seen[at] == checksum:
             return True
-        seen.add(digest)
+        seen[at] = checksum
         return False

@@ -40,16 +40,16 @@ _FIRST_OF_ACK: Final = ord("A")
 _FIRST_OF_TLS: Final = 0x16
 
 # Header blocks are cached for each connection, none larger than this: enough for a producer that sends to a thousand
-# destinations in turn. A block takes what the session keeps on it, too.
+# destinations in turn. Of what is cut out of the first of its kind, which stays with it, so much may be kept.
 _LARGEST_CACHED_BLOCK: Final = 2048
+_LONGEST_CUT: Final = 256
 _MOST_BYTES: Final = 4 << 20
-_OF_BLOCK: Final = 2500
-_OF_BYTE: Final = 8
-_MOST_BYTES_SIZED: Final = 384 << 10
-_OF_SIZED_BLOCK: Final = 200
+_MOST_BYTES_OF_ACKS: Final = 384 << 10
+_MOST_BYTES_SIZED: Final = 512 << 10
+_OF_SIZED_BLOCK: Final = 350
 
 # Stands for tables in which nothing was entered yet, and stays empty.
-_NO_BLOCKS: Final[BlockCache[Any]] = BlockCache(0, 0)
+_NO_BLOCKS: Final[BlockCache[Any]] = BlockCache(0, len)
 
 # Smaller pieces of a body are joined as they come: each would take more memory than what is in it.
 _LEAST_PIECE: Final = 4096
@@ -157,8 +157,8 @@ class Decoder:
     """Reads the frames of one client. Its ``limits`` may be raised between frames."""
 
     __slots__ = (
-        "_ack_blocks", "_chunk", "_fast_start", "_head", "_header_blocks", "_partial", "_position", "_sized_blocks",
-        "limits",
+        "_ack_blocks", "_chunk", "_fast_start", "_head", "_header_blocks", "_longest_receipt", "_partial",
+        "_position", "_sized_blocks", "limits",
     )  # fmt: skip
 
     def __init__(self, limits: FrameLimits | None = None) -> None:
@@ -174,6 +174,8 @@ class Decoder:
         self._header_blocks: BlockCache[HeaderBlock] = _NO_BLOCKS
         self._sized_blocks: BlockCache[tuple[HeaderBlock, bytes | None, int]] = _NO_BLOCKS
         self._ack_blocks: BlockCache[HeaderBlock] = _NO_BLOCKS
+        # Of a SEND whose block is looked up: what is encoded for the last one with a block is kept.
+        self._longest_receipt = 0
         # Where the frame that was handed out last began; -1 if it took the slow path.
         self._fast_start = -1
 
@@ -236,7 +238,7 @@ class Decoder:
         at = block.find(_RECEIPT_LINE)
         if at >= 0:
             block, receipt = _cut(block, at + len(_RECEIPT_LINE))
-            if b"\\" in receipt or b"\r" in receipt or len(receipt) > self.limits.header:
+            if b"\\" in receipt or b"\r" in receipt or len(receipt) > self._longest_receipt:
                 return self._slow_frame(start)
         known = self._sized_blocks.get(block) or self._look_up(block)
         if known is None:
@@ -376,20 +378,23 @@ class Decoder:
         return known
 
     def _cache(self, block: bytes, header_block: HeaderBlock) -> None:
-        is_ack = header_block.command == b"ACK"
+        is_ack, size = header_block.command == b"ACK", len(block)
         for line in (_RECEIPT_LINE, _ID_LINE if is_ack else _LENGTH_LINE):
             at = block.find(line)
             if at >= 0:
                 block, _ = _cut(block, at + len(line))
-        if len(block) > _LARGEST_CACHED_BLOCK or len(header_block.headers.get(RECEIPT, b"")) > _LARGEST_CACHED_BLOCK:
+        if len(block) > _LARGEST_CACHED_BLOCK or size - len(block) > _LONGEST_CUT:
             return
         if self._header_blocks is _NO_BLOCKS:
-            self._header_blocks = BlockCache(_MOST_BYTES, _OF_BLOCK, _OF_BYTE)
-            self._sized_blocks = BlockCache(_MOST_BYTES_SIZED, _OF_SIZED_BLOCK)
-            self._ack_blocks = BlockCache(_MOST_BYTES_SIZED, _OF_BLOCK, _OF_BYTE)
+            self._header_blocks = BlockCache(_MOST_BYTES, _size_of_block)
+            self._sized_blocks = BlockCache(_MOST_BYTES_SIZED, _size_of_sized_block)
+            self._ack_blocks = BlockCache(_MOST_BYTES_OF_ACKS, _size_of_block)
+            # The limits may only be raised.
+            self._longest_receipt = min(_LONGEST_CUT, self.limits.header)
         blocks = self._ack_blocks if is_ack else self._header_blocks
-        if block not in blocks:
-            blocks.enter(block, header_block)
+        if block not in blocks and blocks.enter(block, header_block) and not is_ack:
+            # They would keep the header blocks that had to go.
+            self._sized_blocks.clear()
 
     # The slow path: it defines the grammar.
 
@@ -559,6 +564,15 @@ def _no_nul() -> FrameError:
 def _header_block(command: bytes, headers: dict[bytes, bytes]) -> HeaderBlock:
     volatile = [name for name in (RECEIPT, CONTENT_LENGTH) if name in headers] if command == b"SEND" else ()
     return HeaderBlock(command, headers, tuple(volatile))
+
+
+def _size_of_block(block: bytes) -> int:
+    """The bytes that a cached header block takes with what the session keeps on it, as measured."""
+    return 1700 + 100 * block.count(b"\n") + 6 * len(block)
+
+
+def _size_of_sized_block(block: bytes) -> int:
+    return _OF_SIZED_BLOCK + len(block)
 
 
 def _cut(block: bytes, at: int) -> tuple[bytes, bytes]:

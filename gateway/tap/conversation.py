@@ -6,6 +6,7 @@ connection goes on, and the journal has what came before.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
@@ -94,8 +95,9 @@ class Conversation:
         self._receipts: dict[bytes, _Receipt] = {}
         # By id, or by destination without one.
         self._subscriptions: dict[bytes, TappedSubscription] = {}
-        # By the id that an ACK names, in the order of the deliveries.
-        self._unacked: dict[bytes, TappedSubscription] = {}
+        # By the id that an ACK names, in the order of the deliveries. Unlike a dict's, its front is found at once when
+        # what was in front is gone.
+        self._unacked: OrderedDict[bytes, TappedSubscription] = OrderedDict()
         # Of the last SEND: a producer repeats its headers.
         self._last_send: tuple[Mapping[bytes, bytes], SendCounter] | None = None
         self._has_prefetch = self._is_leaving = False
@@ -191,9 +193,10 @@ class Conversation:
         elif command in (b"ACK", b"NACK"):
             self._acknowledges(command, headers)
         elif command == b"DISCONNECT":
-            self._is_leaving = True
-            if any(each.command == b"SEND" for each in self._receipts.values()):
+            # Looked at once: there may be many of both.
+            if not self._is_leaving and any(each.command == b"SEND" for each in self._receipts.values()):
                 self._used(departures.EARLY_DISCONNECT)
+            self._is_leaving = True
         elif command == b"BEGIN" and self._recorder is not None:
             self._recorder.used("transaction")
         has_room = len(self._receipts) < _MAX_RECEIPTS

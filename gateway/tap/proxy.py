@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
+from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 import structlog
@@ -18,6 +20,12 @@ log = structlog.get_logger("gateway.tap")
 
 # Bytes that wait for a peer before the other one is not read any more.
 _HIGH_WATER: Final = 256 * 1024
+# Seconds for an answer to a client that has said its last, from a server which TLS cannot tell so.
+_ANSWER_WITHIN: Final = 2.0
+# Seconds for one end to take what is left, once the other is closed.
+_REST_WITHIN: Final = 30.0
+# Closing a socket sends a reset.
+_LINGER_NOT: Final = struct.pack("ii", 1, 0)
 
 
 class Ending(asyncio.Protocol):
@@ -63,15 +71,21 @@ class Ending(asyncio.Protocol):
         """See `asyncio.Protocol`. Whether this end stays open for what is still to come from the other."""
         self.has_ended = True
         self._connection.note_end(by_client=self._is_client)
+        # TLS has no end of one direction: what ends so is closed.
+        stays = self.transport is not None and self.transport.can_write_eof()
         other = self.other
         if other is None or other.transport is None:
-            return True
-        if other.has_ended or not other.transport.can_write_eof():
-            # Both have said all, or TLS has no end of one direction.
+            return stays
+        if other.has_ended:
             other.transport.close()
             return False
-        other.transport.write_eof()
-        return True
+        if other.transport.can_write_eof():
+            other.transport.write_eof()
+        elif stays:
+            self._connection.at_latest(_ANSWER_WITHIN, other.transport.close)
+        else:
+            other.transport.close()
+        return stays
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`: this peer is slow."""
@@ -90,9 +104,19 @@ class Ending(asyncio.Protocol):
         transport = None if self.other is None else self.other.transport
         if transport is not None:
             # A reset is passed on, too, but not in front of bytes that are still to be passed on.
-            is_reset = exc is not None and not transport.get_write_buffer_size()
-            transport.abort() if is_reset else transport.close()
+            if exc is not None and not transport.get_write_buffer_size():
+                _reset(transport)
+            else:
+                transport.close()
+                self._connection.at_latest(_REST_WITHIN, transport.abort)
         self._connection.lost()
+
+
+def _reset(transport: asyncio.Transport) -> None:
+    connection = transport.get_extra_info("socket")
+    if connection is not None and not transport.is_closing():
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+    transport.abort()
 
 
 class TapContext(Protocol):
@@ -118,8 +142,9 @@ class TappedConnection:
         self._context = context
         self._conversation: Conversation | None = None
         self._ended_by_client: bool | None = None
-        self._is_stopping = False
+        self._is_stopping = self._has_failed = False
         self._lost = 0
+        self._deadline: asyncio.TimerHandle | None = None
 
     def ending_of_server(self) -> Ending:
         """The end to connect to the server with."""
@@ -127,12 +152,19 @@ class TappedConnection:
 
     def made(self, ending: Ending, transport: asyncio.Transport, *, is_client: bool) -> None:
         """One end is connected. Bytes flow once both are."""
+        peer = transport.get_extra_info("peername")
+        if peer is None:
+            # It has been reset already: nobody waits for an answer.
+            if not is_client:
+                self.server = ending
+            self.abort()
+            return
         transport.set_write_buffer_limits(_HIGH_WATER)
         connection = transport.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if is_client:
-            host, port, *_ = transport.get_extra_info("peername")
+            host, port, *_ = peer
             self.peer = f"{host}:{port}"
             self._conversation = self._context.conversation(self, host)
             # Until there is somebody to pass it on to.
@@ -154,14 +186,34 @@ class TappedConnection:
         try:
             conversation.heard(data, from_client=from_client)
         except Exception as error:
-            log.error("internal error", exc_info=error)
-            for side in (True, False):
-                conversation.give_up(from_client=side, reason="a fault of the tap")
+            log.error("internal error", peer=self.peer, exc_info=error)
+            self._give_up(conversation)
 
     def time_passed(self) -> None:
         """Called about once a second."""
-        if self._conversation is not None:
-            self._conversation.time_passed()
+        conversation = self._conversation
+        if conversation is None or self._has_failed:
+            return
+        try:
+            conversation.time_passed()
+        except Exception as error:
+            log.error("internal error", peer=self.peer, exc_info=error)
+            self._give_up(conversation)
+
+    def _give_up(self, conversation: Conversation) -> None:
+        self._has_failed = True
+        for side in (True, False):
+            conversation.give_up(from_client=side, reason="a fault of the tap")
+
+    def at_latest(self, seconds: float, act: Callable[[], None]) -> None:
+        """Do this if the connection is still there then. What was to be done before is not."""
+        self._cancel_deadline()
+        self._deadline = asyncio.get_running_loop().call_later(seconds, act)
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
     def note_end(self, *, by_client: bool) -> None:
         """One side has said its last; the first one counts."""
@@ -171,14 +223,29 @@ class TappedConnection:
     def lost(self) -> None:
         """One end is closed."""
         self._lost += 1
-        if self._lost == (1 if self.server is None else 2):
-            if self._conversation is not None:
-                self._conversation.ended(by_client=self._ended_by_client is not False, is_stopping=self._is_stopping)
+        if self._lost < (1 if self.server is None else 2):
+            return
+        self._cancel_deadline()
+        conversation = self._conversation
+        try:
+            if conversation is not None:
+                conversation.ended(by_client=self._ended_by_client is not False, is_stopping=self._is_stopping)
+        except Exception as error:
+            log.error("internal error", peer=self.peer, exc_info=error)
+        finally:
             self._context.ended(self)
 
-    def abort(self, *, is_stopping: bool = False) -> None:
+    def stop(self) -> None:
+        """Read no more, and close each end when it has what was read for it."""
+        self._is_stopping = True
+        for transport in self._transports():
+            transport.close()
+
+    def abort(self) -> None:
         """Close both ends at once."""
-        self._is_stopping = is_stopping
-        for ending in (self.client, self.server):
-            if ending is not None and ending.transport is not None:
-                ending.transport.abort()
+        for transport in self._transports():
+            transport.abort()
+
+    def _transports(self) -> list[asyncio.Transport]:
+        endings = (self.client, self.server)
+        return [ending.transport for ending in endings if ending is not None and ending.transport is not None]

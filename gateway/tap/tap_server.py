@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import ssl
@@ -33,6 +34,7 @@ _BACKLOG: Final = 1024
 _FLUSH_INTERVAL: Final = 0.25
 _STAT_INTERVAL: Final = 1.0
 _CONNECT_WITHIN: Final = 10.0
+_STOP_WITHIN: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class TapServer:
                 await self._loop.create_connection(
                     connection.ending_of_server, upstream.host, upstream.port, ssl=tls, server_hostname=name
                 )
-        except (OSError, TimeoutError) as error:
+        except (OSError, ValueError) as error:  # a ValueError: a name that cannot be looked up
             reason = str(error) or "no answer in time"
             self._log_limiter.warning("server unreachable", upstream=str(upstream), reason=reason)
             connection.abort()
@@ -170,15 +172,24 @@ class TapServer:
         for task in self._dialling:
             task.cancel()
         for connection in tuple(self._open):
-            connection.abort(is_stopping=True)
-        if self._open:
-            await self._all_ended.wait()
+            connection.stop()
+        await self._end_all()
         if not self._writer.close():
             log.error("journal not finished", lines=self._writer.pending, dropped=self._writer.dropped)
         log.info(
             "tap stopped", connections=self.connections, unreadable=self.unreadable, lines=self._writer.lines,
             dropped=self._writer.dropped,
         )  # fmt: skip
+
+    async def _end_all(self) -> None:
+        """Wait for the connections, which are closing; those that take too long are cut."""
+        if not self._open:
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._all_ended.wait(), _STOP_WITHIN)
+        for connection in tuple(self._open):
+            connection.abort()
+        await self._all_ended.wait()
 
 
 async def run_tap(settings: TapSettings) -> None:

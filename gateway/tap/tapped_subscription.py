@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ class TappedSubscription:
         # Set once: it needs the subscription itself.
         self.counter: DeliveryStats | DeliveryLog | None = None
         # Numbers of deliveries by the id that an ACK names, the oldest first.
-        self.unacked: dict[bytes, int] = {}
+        self.unacked: OrderedDict[bytes, int] = OrderedDict()
         self._totals = TrafficCounter()
 
     @property

@@ -10,8 +10,7 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,36 +19,22 @@ import pytest
 import stomp
 
 from gateway.cli.command_line import main
-from gateway.config.scalars import SocketAddress
 from gateway.errors import ExitCode
 from gateway.journal.segments import PATTERN
 from gateway.parity.transcript import Transcript
 from gateway.tap.conversation import Conversation
 from gateway.tap.departures import RULES
-from gateway.tap.tap_server import TapServer, TapSettings, open_journal
+from gateway.tap.tap_server import TapServer
 from tests.support.certificates import Authority
 from tests.support.deadline import PATIENCE, until, within
 from tests.support.gateway import ROOT, Address
 from tests.support.stomp_client import StompClient, encoded
+from tests.support.tapping import server, tapping
 from tests.support.transcripts import TRANSCRIPTS, check_transcript
 
 pytestmark = pytest.mark.system
 
 LARGE = 3 << 20
-
-
-@asynccontextmanager
-async def tapping(upstream: Address, folder: Path, **settings: Any) -> AsyncIterator[TapServer]:  # noqa: ANN401
-    """A tap in front of a server."""
-    there = TapSettings(
-        SocketAddress("127.0.0.1", 0), SocketAddress(*upstream), folder, "plugin", by_message=True, **settings
-    )
-    tap = TapServer(there, open_journal(there))
-    await tap.start()
-    try:
-        yield tap
-    finally:
-        await tap.stop()
 
 
 def journal(folder: Path) -> list[dict[str, Any]]:
@@ -61,24 +46,6 @@ def journal(folder: Path) -> list[dict[str, Any]]:
 
 def of(lines: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
     return [line for line in lines if line["e"] == event]
-
-
-@asynccontextmanager
-async def server(
-    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], tls: ssl.SSLContext | None = None
-) -> AsyncIterator[Address]:
-    """A server that is no STOMP server."""
-
-    async def closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            await serve(reader, writer)
-        writer.close()
-
-    listening = await asyncio.start_server(closing, "127.0.0.1", 0, ssl=tls)
-    try:
-        yield listening.sockets[0].getsockname()[:2]
-    finally:
-        listening.close()
 
 
 # Bytes.

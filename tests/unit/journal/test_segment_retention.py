@@ -11,8 +11,8 @@ from gateway.journal.segment_retention import SegmentRetention
 from gateway.journal.segments import SegmentName, mark_of
 
 
-def retention(directory: Path, *, node: str = "a", **more: Any) -> SegmentRetention:  # noqa: ANN401
-    return SegmentRetention(directory, node, 500_000, **more)
+def retention(directory: Path, *, impl: str = "gateway", node: str = "a", **more: Any) -> SegmentRetention:  # noqa: ANN401
+    return SegmentRetention(directory, impl, node, 500_000, **more)
 
 
 def finished(directory: Path, number: int, *, node: str = "a", size: int = 1000, age: float = 0) -> Path:
@@ -53,6 +53,13 @@ def test_old_segments_of_all_workers_of_the_node_are_deleted_however_many_worker
     assert retention(tmp_path, node="a.w0").apply() == 3
     left = [SegmentName.read(path.name) for path in folder.iterdir()]
     assert {name.node for name in left if name is not None} == {"b.w0", "a.west"}
+
+
+def test_a_gateway_and_a_tap_of_one_node_leave_each_others_segments_alone(tmp_path: Path) -> None:
+    path = finished(tmp_path, 1, age=1_000_000)
+    assert retention(tmp_path, impl="plugin", retain_bytes=10).apply() == 0
+    assert path.exists()
+    assert retention(tmp_path).apply() == 1
 
 
 def test_beyond_the_limit_in_bytes_the_oldest_go_first(tmp_path: Path) -> None:

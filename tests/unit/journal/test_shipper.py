@@ -7,14 +7,16 @@ import stat
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+import structlog
 
 from gateway.journal import shipper as shipper_module
 from gateway.journal.files import lock
 from gateway.journal.segments import PATTERN, SegmentName, mark_of
 from gateway.journal.ship_targets import DirectoryTarget
-from gateway.journal.shipper import LOCK_NAME, SegmentDiffersError, ShipError, Shipper
+from gateway.journal.shipper import LOCK_NAME, SegmentDiffersError, ShipError, Shipper, Waiting
 from tests.unit.journal.test_writer import wait_for
 
 
@@ -36,6 +38,7 @@ class Place:
     def __init__(self) -> None:
         self.names: list[str] = []
         self.is_broken = False
+        self.reason = "out of order"
         self.failures = 0
         self.free = threading.Event()
         self.free.set()
@@ -45,7 +48,7 @@ class Place:
         self.free.wait(30)
         self.failures -= 1
         if self.is_broken or self.failures >= 0:
-            raise ShipError("out of order")
+            raise ShipError(self.reason)
         self.names.append(name)
 
     def close(self) -> None:
@@ -220,6 +223,111 @@ def test_an_end_ships_the_rest_within_its_time_and_no_longer(journal: Path) -> N
     # The pause after a failure does not count any more, and two further ones are no reason to give up.
     assert shipper.close(30)
     assert len(place.names) == 2
+
+
+def test_an_end_does_not_hammer_a_place_that_is_out_of_order(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipper_module, "_ENDING_RETRY", 1000.0)
+    place = Place()
+    place.failures = 1_000_000
+    finished(journal, 1)
+    shipper = Shipper(journal, place)
+    shipper._gives_up = bell = Bell()
+    shipper.end()
+    shipper.start()
+    wait_for(lambda: bell.waits == 1)
+    assert shipper.stats.errors == 1
+    assert not shipper.close(0.05)
+    shipper._thread.join(10)
+    assert not shipper._thread.is_alive()
+    assert shipper.stats.errors == 1
+
+
+def test_one_that_cannot_be_read_stops_no_other_and_is_tried_again(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipper_module, "_LOOK", 0.01)
+    monkeypatch.setattr(shipper_module, "_LAST_RETRY", 0.01)
+    unreadable, readable = finished(journal, 1), finished(journal, 2)
+    unreadable.unlink()
+    unreadable.mkdir()
+    os.utime(unreadable, (1001, 1001))
+    place = Place()
+    shipper = Shipper(journal, place)
+    shipper.start()
+    wait_for(lambda: shipper.stats.segments == 1 and shipper.stats.errors > 1)
+    assert mark_of(readable).exists()
+    assert shipper.stats.waiting.segments == 1
+    unreadable.rmdir()
+    finished(journal, 1)
+    wait_for(lambda: len(place.names) == 2)
+    assert shipper.close(10)
+
+
+def test_by_hand_all_are_tried_and_those_that_were_not_shipped_are_told(journal: Path, tmp_path: Path) -> None:
+    for number in range(1, 5):
+        finished(journal, number, b"mine\n")
+    there = tmp_path / "there"
+    for number in (1, 3):
+        finished(there, number, b"somebody else's\n")
+    with pytest.raises(ShipError, match=r"2 segments were not shipped; the first: .*000001.*16 bytes"):
+        Shipper(journal, DirectoryTarget(there)).ship_now()
+    assert len(contents(there)) == 4
+
+
+def test_each_new_reason_is_logged_once(journal: Path) -> None:
+    place = Place()
+    place.is_broken = True
+    finished(journal, 1)
+    shipper = Shipper(journal, place)
+    with structlog.testing.capture_logs() as logs:
+        for reason in ("no route", "no route", "no permission", "no permission"):
+            place.reason = reason
+            shipper._attempt(shipper._look())
+    assert [line["reason"] for line in logs] == ["no route", "no permission"]
+
+
+def test_what_waits_is_counted_after_each_segment(journal: Path) -> None:
+    for number in range(1, 4):
+        finished(journal, number, b"x" * number)
+    refused = finished(journal, 0, b"12345")
+    shipper = Shipper(journal, Place())
+    seen: list[Waiting] = []
+
+    class Target(Place):
+        def put(self, name: str, data: bytes) -> None:
+            seen.append(shipper.stats.waiting)
+            if refused.name in name:
+                raise SegmentDiffersError("other")
+
+    shipper._target = Target()
+    shipper._attempt(shipper._look())
+    seen.append(shipper.stats.waiting)
+    assert seen == [
+        Waiting(4, 11, 1000.0), Waiting(4, 11, 1000.0), Waiting(3, 10, 1000.0), Waiting(2, 8, 1000.0),
+        Waiting(1, 5, 1000.0),
+    ]  # fmt: skip
+
+
+def test_while_a_place_is_out_of_order_segments_that_are_finished_cost_no_look(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place()
+    place.is_broken = True
+    finished(journal, 1)
+    shipper = Shipper(journal, place)
+    shipper._ending = bell = Bell()
+    shipper.wake()
+    look = Mock(wraps=shipper._look)
+    monkeypatch.setattr(shipper, "_look", look)
+    shipper.start()
+    wait_for(lambda: bell.waits == 1)
+    for _ in range(100):
+        shipper.wake()
+        # It has come out of its wait, if it has waited for this.
+        shipper._thread.join(0.001)
+    assert look.call_count == 1
+    place.is_broken = False
+    assert shipper.close(10)
 
 
 def test_one_process_at_a_time_ships_a_directory_and_another_goes_on_when_it_ends(

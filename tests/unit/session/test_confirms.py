@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import ConfirmWindow, Upstream, VirtualHost
 from gateway.session import ops
 from gateway.session.cached_publish import CachedPublish
@@ -35,6 +36,50 @@ def test_without_confirms_nothing_is_kept() -> None:
     confirms = play.session.confirms
     assert (len(confirms), confirms.unconfirmed_bytes, confirms.is_full) == (0, 0, False)
     assert not play.session.holds
+
+
+@pytest.mark.parametrize("line", ["x:{}", "destination:/topic/{}"], ids=["varied", "own"])
+def test_large_headers_of_one_message_count(line: str) -> None:
+    window = ConfirmWindow(messages=1000, bytes=10_000)
+    play = Playbook(VirtualHost(name="/", confirm_window=window))
+    play.connect()
+    play.client("SEND", "destination:/topic/first", "receipt:first")
+    play.prepare()
+    for number in range(9):
+        play.client("SEND", line.format(number), "destination:/topic/t", "large:" + f"{number}".rjust(1800, "x"))
+    confirms = play.session.confirms
+    assert confirms.is_full
+    assert play.session.holds
+    assert len(confirms) < 8
+    # What was held goes on.
+    for sequence in range(1, 11):
+        play.confirm(sequence, multiple=True)
+    assert (len(confirms), confirms.unconfirmed_bytes) == (0, 0)
+
+
+def test_headers_of_many_messages_do_not_count() -> None:
+    play = Playbook(VirtualHost(name="/"))
+    play.connect()
+    play.client("SEND", "destination:/topic/first", "receipt:first")
+    play.prepare()
+    large = "large:" + "x" * 1800
+    play.client("SEND", "destination:/topic/t", large, body=b"body")
+    before = play.session.confirms.unconfirmed_bytes
+    for _ in range(3):
+        play.client("SEND", "destination:/topic/t", large, body=b"body")
+    # The second one may be the first of its kind.
+    assert play.session.confirms.unconfirmed_bytes - before < 3 * 1800
+
+
+def test_a_returned_message_with_large_headers_is_found() -> None:
+    play = Playbook(VirtualHost(name="/"))
+    play.connect()
+    play.client("SEND", "destination:/topic/first", "receipt:first")
+    play.prepare()
+    play.client("SEND", "destination:/topic/t", "mandatory:true", "large:" + "x" * 1800, body=b"body")
+    found = play.session.confirms.take_returned(Return(312, b"NO_ROUTE", b"amq.topic", b"t", b"\0\0", 4))
+    assert found is not None
+    assert found[2] > 1800
 
 
 def test_sequence_numbers_count_from_when_confirms_are_on() -> None:

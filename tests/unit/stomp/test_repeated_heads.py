@@ -132,7 +132,7 @@ def test_some_of_more_blocks_than_there_is_room_for_are_known() -> None:
     decoder = Decoder()
     frames = [b"SEND\nx:%s%d\n\n\0" % (b"y" * 1_900, number) for number in range(500)]
     known = 0
-    for frame in frames * 6:
+    for frame in frames * 8:
         block = read(decoder, frame).header_block
         known += block.cached_publish is not None
         block.cached_publish = "known"
@@ -156,6 +156,35 @@ def test_memory_for_header_blocks_is_bounded() -> None:
         assert memory(1) < 300_000
         # 1,600 blocks, without what a session keeps on each.
         assert memory(2) < 2_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_cut_out_of_header_blocks_does_not_stay_with_them() -> None:
+    decoder = Decoder()
+    tracemalloc.start()
+    try:
+        for number in range(1_000):
+            block = b"SEND\nx:%d\n" % number
+            for line in (b"receipt:%0*d" % (1_900, number), b"receipt:1", b"receipt:%0*d" % (1_900, number)):
+                read(decoder, block + line + b"\n\n\0")
+            read(decoder, b"ACK\nx:%d\nid:%01900d\n\n\0" % (number, number))
+        assert tracemalloc.get_traced_memory()[0] < 2_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_header_blocks_that_are_dropped_take_no_memory() -> None:
+    """Nor do those whose length was known."""
+    decoder = Decoder()
+    tracemalloc.start()
+    try:
+        for number in range(4_000):
+            frame = b"SEND\n%b\ncontent-length:1\n\nb\0" % b"\n".join(b"%d-%d:" % (number, line) for line in range(40))
+            for _ in range(3):
+                read(decoder, frame)
+        # Each takes 5 kB.
+        assert tracemalloc.get_traced_memory()[0] < 4_500_000
     finally:
         tracemalloc.stop()
 
