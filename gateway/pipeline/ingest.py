@@ -106,6 +106,7 @@ class _IngestRun:
         self._refreshed_at: float | None = None
 
     def run(self, spark: SparkSession | None) -> ExitCode:
+        self._lake.must_not_be_old()
         self._lake.create("segments")
         waiting = self._waiting()
         self._progress.start(self._journals, str(self._lake), None if waiting is None else len(waiting))

@@ -27,6 +27,9 @@ from gateway.errors import PipelineError, UsageError
 from gateway.pipeline.lake_sql import Snapshot
 from gateway.pipeline.table_schemas import BATCH_TABLES, COLUMNS, partitions_of, schema_of
 
+OLD_MANIFESTS: Final = "_batches"
+"""The directory by which a lake of the releases before Delta is known."""
+
 _APPLICATION: Final = "stomp-gateway"
 _REFUSED: Final = "[]%\\"
 """Characters that delta-rs does not take in a path."""
@@ -113,8 +116,14 @@ class Lake:
             raise PipelineError(f"the table {table} of {self} cannot be created.")
         return found
 
+    def must_not_be_old(self) -> None:
+        """Raise PipelineError if it is a lake of the releases before Delta."""
+        if not self.is_remote and Path(self.url, OLD_MANIFESTS).is_dir():
+            raise PipelineError(f"the lake {self} is of an older release: run `pipeline upgrade` first.")
+
     def must_exist(self) -> None:
-        """Raise PipelineError if there is no lake."""
+        """Raise PipelineError if there is no lake, or one of an older release."""
+        self.must_not_be_old()
         if self.table("segments") is None:
             raise PipelineError(f"there is no lake at {self}. Give the place that `pipeline ingest` wrote.")
 

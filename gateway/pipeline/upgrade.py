@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from gateway.errors import PipelineError
 from gateway.journal.schema import EVENT_WORDS
 from gateway.journal.segments import SegmentName
-from gateway.pipeline.lake import Lake
+from gateway.pipeline.lake import OLD_MANIFESTS, Lake
 from gateway.pipeline.line_numbers import sums_of_range
 from gateway.pipeline.table_schemas import schema_of
 
@@ -35,13 +35,18 @@ _COMMIT_ROWS: Final = 1 << 20
 def upgrade(lake: Path, out: TextIO) -> None:
     """Put a lake of Delta tables in the place of an old one, which is kept beside it under another name.
 
-    Raises PipelineError if there is no old lake, or it cannot be read.
+    Raises PipelineError if there is no old lake, it cannot be read, or rows of it are missing.
     """
     new, before = (lake.with_name(f"{lake.name}.{what}") for what in ("new", "before-upgrade"))
     if not lake.exists() and before.exists() and new.exists():  # killed between the two renames
         new.rename(lake)
-    elif not (lake / "_batches").is_dir():
+    elif not (lake / OLD_MANIFESTS).is_dir():
         raise PipelineError(f"there is no lake of an older release at {lake}.")
+    elif (lake / "segments/_delta_log").exists():
+        raise PipelineError(
+            f"{lake} has tables of this release among those of an older one. Move the directories _delta_log and data "
+            "of each table elsewhere, and run `pipeline upgrade` again."
+        )
     else:
         if new.exists():
             shutil.rmtree(new)  # of an upgrade that was killed
@@ -56,7 +61,7 @@ class _OldLake:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        found = {path.stem: _read_json(path) for path in sorted((root / "_batches").glob("*.json"))}
+        found = {path.stem: _read_json(path) for path in sorted((root / OLD_MANIFESTS).glob("*.json"))}
         self.manifests = {int(stem): content for stem, content in found.items() if stem.isdigit()}
         self._compactions = {stem: content["places"] for stem, content in found.items() if not stem.isdigit()}
         self.deleted = {path.stem: _read_json(path) for path in sorted((root / "_retired").glob("*.json"))}
@@ -81,6 +86,11 @@ class _OldLake:
         return (
             batch.isdigit() and int(batch) in self.manifests and not any(int(batch) in ids for ids in merged.values())
         )
+
+    def rows(self, table: str) -> int:
+        """How many rows of a table that grew by batches its manifests tell of."""
+        added: int = sum(each["rollup_rows" if table == "rollup_10s" else table] for each in self.manifests.values())
+        return added - (sum(each["rows"] for each in self.deleted.values()) if table == "events" else 0)
 
     def computed(self, table: str, day: str) -> pa.Table | None:
         """The rows of a computed table's day."""
@@ -135,6 +145,11 @@ class _Copy:
                         number, held = number + 1, []
         if held:
             self._lake.write_rows(table, pa.concat_tables(held), number)
+        if count != self._old.rows(table):
+            raise PipelineError(
+                f"the table {table} of the lake {self._old.root} has {count:,} rows in place of "
+                f"{self._old.rows(table):,}. Restore its files from a backup, and run `pipeline upgrade` again."
+            )
         print(f"{table}: {count:,} rows", file=self._out)
         return number + 1
 

@@ -14,6 +14,7 @@ from gateway.errors import PipelineError
 from gateway.pipeline.check import check
 from gateway.pipeline.ingest import IngestOptions, ingest
 from gateway.pipeline.lake import Lake
+from gateway.pipeline.maintenance import compact
 from gateway.pipeline.progress import Progress
 from gateway.pipeline.table_schemas import BATCH_TABLES, COMPUTED_TABLES
 from gateway.pipeline.upgrade import upgrade
@@ -101,6 +102,34 @@ def test_there_must_be_an_old_lake(old: Path) -> None:
     upgrade(old, io.StringIO())
     with pytest.raises(PipelineError, match="there is no lake of an older release"):
         upgrade(old, io.StringIO())
+
+
+def test_other_commands_refuse_an_old_lake_and_leave_it_alone(old: Path) -> None:
+    before = sorted(old.rglob("*"))
+    journal = str(old.parent / "journal")
+    for command in (
+        lambda: ingest(IngestOptions([journal], str(old)), Progress(io.StringIO())),
+        lambda: compact(Lake(old), io.StringIO()),
+    ):
+        with pytest.raises(PipelineError, match="is of an older release: run `pipeline upgrade` first"):
+            command()
+    assert sorted(old.rglob("*")) == before
+
+
+def test_an_old_lake_with_tables_of_this_release_is_left_alone(old: Path) -> None:
+    Lake(old).create("segments")
+    with pytest.raises(PipelineError, match="has tables of this release among those of an older one"):
+        upgrade(old, io.StringIO())
+    assert Lake(old).table("segments") is not None
+
+
+@pytest.mark.parametrize("table", ["events", "rollup_10s", "bad_lines"])
+def test_an_old_lake_that_has_lost_files_stays(old: Path, table: str) -> None:
+    before = sorted(old.iterdir())
+    shutil.rmtree(next((old / table).glob("d=2026-11-20")))
+    with pytest.raises(PipelineError, match=f"the table {table} of the lake .* rows in place of .*Restore"):
+        upgrade(old, io.StringIO())
+    assert sorted(old.iterdir()) == before
 
 
 @pytest.mark.spark
