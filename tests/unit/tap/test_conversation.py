@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -188,26 +187,6 @@ def test_an_ack_of_a_client_counts_for_all_before_it(impl: str, acknowledged: di
         found[line["s"]] = found.get(line["s"], 0) + line.get("n", 1)
     assert found == acknowledged
     assert (departures.OTHER_SUBSCRIPTIONS in talk.used) == (impl == "plugin")
-
-
-@pytest.mark.parametrize("impl", ["plugin", "other"])
-def test_an_ack_costs_the_same_however_many_wait(impl: str, tmp_path: Path) -> None:
-    def cost(number: int) -> float:
-        """CPU seconds of one ACK, of so many in the order of their deliveries."""
-        talk = Talk(tmp_path, by_message=False, impl=impl)
-        talk.log_in()
-        talk.client("SUBSCRIBE; id:1; destination:/queue/a; ack:client")
-        talk.server(*(message(each) for each in range(number)))
-        acks = b"".join(b"ACK\nid:a%d\n\n\0\n" % each for each in range(number))
-        begin = time.thread_time()
-        talk.heard.heard(acks, from_client=True)
-        used = time.thread_time() - begin
-        talk.heard.time_passed()
-        assert not talk.heard._unacked
-        return used / number
-
-    # It was 10 times as much, and grew with the number.
-    assert cost(30_000) < 4 * cost(1_000)
 
 
 def test_at_level_session_there_are_counts(tmp_path: Path) -> None:
