@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import secrets
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 NOTE_NAME: Final = ".collected"
 
 _FILE_MODE: Final = 0o640
+# Seconds after which nobody writes a part any more.
+_LEFT_AFTER: Final = 3600.0
 _LONGEST_REASON: Final = 300
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 
@@ -80,14 +83,19 @@ class DirectoryTarget:
                 os.fsync(file.fileno())
             # Who else puts this name puts the same bytes.
             part.rename(path)
-            # What a process left that was killed on the way.
-            for left in path.parent.glob(f".{path.name}.*.part"):
-                left.unlink(missing_ok=True)
+            self._remove_left(path)
         except OSError:
             with contextlib.suppress(OSError):
                 part.unlink()
             raise
         sync_directory(path.parent)
+
+    def _remove_left(self, path: Path) -> None:
+        """Remove what processes left that were killed on the way; another one may be writing a new one now."""
+        for left in path.parent.glob(f".{path.name}.*.part"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - left.stat().st_mtime > _LEFT_AFTER:
+                    left.unlink()
 
     def note(self) -> bytes | None:
         """See `Store`."""

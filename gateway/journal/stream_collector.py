@@ -42,7 +42,7 @@ _ANSWER_WITHIN: Final = 30.0
 _NOTE_EVERY: Final = 10.0
 _LAST_RETRY: Final = 60.0
 
-# A publication whose parts do not come for so long, in seconds between messages, was given up by its gateway.
+# A publication whose parts do not come for so long, in seconds, was given up by its gateway.
 _ABANDONED: Final = 3600.0
 _LARGEST_SEGMENT: Final = 1 << 30
 _LARGEST_PARTS: Final = 1 << 14
@@ -72,8 +72,9 @@ class _Part(msgspec.Struct):
 
 @dataclass
 class _Publication:
-    """The parts of a segment that have come, in a file."""
+    """The parts of a segment that have come, in a file. ``at`` is when the last one came, by this process's clock."""
 
+    name: str
     first: int
     file: Path
     at: float
@@ -156,6 +157,7 @@ class StreamCollector:
         """Read from where the note says to ``end``, or for ever; False if the note is not about this stream."""
         start: str | int = "first" if note is None else note.offset
         noted_at = time.monotonic()
+        reading.known_until = -1 if note is None else note.last
         async with _consuming(connection, self.broker.stream, start) as messages:
             async for message in messages:
                 offset, properties = _offset(message), message.header.properties
@@ -183,6 +185,8 @@ class _Reading:
         self._folder = folder
         self._done = done
         self._open: dict[str, _Publication] = {}
+        # An earlier reader came so far: what is whole up to there is stored already.
+        self.known_until = -1
 
     def first_needed(self, last: int) -> int:
         """The offset from which a later reader must read on, once this one has read ``last``."""
@@ -196,15 +200,17 @@ class _Reading:
         if part is None:
             self._refuse("this message is no segment", offset)
             return
-        at = properties.timestamp.timestamp() if properties.timestamp else 0.0
+        at = time.monotonic()
         self._forget_abandoned(at)
         publication = self._open.get(part.publication)
         if publication is None:
             if part.part:
                 # Its beginning was deleted by the stream's retention, or a mistake.
-                self._refuse("the beginning of this segment is missing", offset, part.name)
+                if offset > self.known_until:
+                    self._refuse("the beginning of this segment is missing", offset, part.name)
                 return
-            publication = self._open[part.publication] = _Publication(offset, self._folder / secrets.token_hex(8), at)
+            file = self._folder / secrets.token_hex(8)
+            publication = self._open[part.publication] = _Publication(part.name, offset, file, at)
         if part.part != publication.parts:
             if part.part > publication.parts:
                 self._drop(part.publication)
@@ -228,7 +234,9 @@ class _Reading:
                 self._done.bytes += len(data)
             except SegmentDiffersError as error:
                 self._refuse(str(error), offset, part.name)
-        self._drop(part.publication)
+        # Its gateway may have begun before, and was killed.
+        for key in [key for key, publication in self._open.items() if publication.name == part.name]:
+            self._drop(key)
 
     def _forget_abandoned(self, now: float) -> None:
         for key in [key for key, publication in self._open.items() if now - publication.at > _ABANDONED]:
