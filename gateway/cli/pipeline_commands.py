@@ -25,7 +25,7 @@ _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_PERMISSION: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 _DESCRIPTION = """\
-Make Parquet tables and a report from the traffic journals of any number of gateways. The tables are called a lake.
+Make Delta tables and a report from the traffic journals of any number of gateways. The tables are called a lake.
 Install with pip install 'stomp-gateway[pipeline]'; ingest also needs Java 17 or later.
 """
 
@@ -49,7 +49,7 @@ examples:
   stomp-gateway pipeline ingest --journal journal --lake lake               once, for cron or a timer
   stomp-gateway pipeline ingest --journal journal --lake lake --every 30s   until SIGTERM or Ctrl-C
   stomp-gateway pipeline ingest --journal s3://bucket/journal --lake s3://bucket/lake \\
-      --packages org.apache.hadoop:hadoop-aws:3.4.2 --conf spark.driver.memory=4g
+      --packages org.apache.hadoop:hadoop-aws:3.5.0 --conf spark.driver.memory=4g
 
 exit codes:
   0    all finished segments are in the lake; with --every: ended by SIGTERM

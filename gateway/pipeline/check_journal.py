@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -45,6 +46,8 @@ class _Compared:
         if path.name.startswith("."):
             if _is_abandoned(path):
                 self.abandoned.append(path.name)
+        elif not path.stat().st_size:
+            return  # without lines it is not ingested
         elif name.version != VERSION:
             self.later.append(path.name)
         elif lines is None:
@@ -92,8 +95,8 @@ def check_journals(snapshot: Snapshot, journals: Sequence[Path], output: CheckOu
     compared = _Compared()
     for journal in journals:
         for path, name in list_journal(journal):
-            lines = known.get(path.name)
-            compared.add(path, name, lines, newest.get(name.boot, -1))
+            with suppress(FileNotFoundError):  # the gateway or `gc` has deleted it meanwhile
+                compared.add(path, name, known.get(path.name), newest.get(name.boot, -1))
     compared.report(output)
 
 

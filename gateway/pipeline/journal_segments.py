@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from gateway.errors import PipelineError, UsageError
 from gateway.journal.schema import VERSION
 from gateway.journal.segments import PATTERN, SegmentName
+from gateway.pipeline.lake import location
 from gateway.pipeline.spark_tables import hadoop_path
 
 _PATTERN_CHARACTERS: Final = frozenset("*?[]{}\\")
@@ -24,8 +25,7 @@ def absolute(journal: str) -> str:
 
     Raises UsageError for one that Spark's stream would take for a pattern.
     """
-    text = journal.removeprefix("file://")
-    found = text.rstrip("/") if "://" in text else os.path.abspath(text)
+    found = location(journal)
     if not _PATTERN_CHARACTERS.isdisjoint(found):
         raise UsageError(f"--journal {found}: Spark takes the characters * ? [ ] {{ }} and \\ for patterns. Rename it.")
     return found

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
@@ -56,6 +56,19 @@ class DataFile:
         return AddAction(quote(self.path, safe="/="), self.size, self.partition, self.modified, True, stats)
 
 
+def location(text: str) -> str:
+    """A URL as it is, a directory of this machine as an absolute path.
+
+    Raises UsageError for a ``file`` URL of another machine.
+    """
+    url = urlsplit(text)
+    if url.scheme == "file":  # Hadoop's own spelling is file:/path
+        if url.netloc:
+            raise UsageError(f"{text}: a file URL has no machine; write file:///path, or only the path.")
+        text = unquote(url.path)
+    return text.rstrip("/") if "://" in text else os.path.abspath(text)
+
+
 class Lake:
     """A lake.
 
@@ -65,9 +78,8 @@ class Lake:
     """
 
     def __init__(self, url: str | Path, storage_options: Mapping[str, str] | None = None) -> None:
-        text = str(url).removeprefix("file://")
-        self.is_remote = "://" in text
-        self.url = text.rstrip("/") if self.is_remote else os.path.abspath(text)
+        self.url = location(str(url))
+        self.is_remote = "://" in self.url
         if any(character in self.url for character in _REFUSED):
             raise UsageError(f"--lake {self.url}: a lake's path cannot have square brackets, backslashes or %.")
         self._storage_options = dict(storage_options) if storage_options is not None else None

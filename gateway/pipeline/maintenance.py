@@ -111,17 +111,20 @@ def _collect_segments(lake: Lake, journal: Path, retain_days: float, output: _Ou
             continue
         if path.name not in ingested:
             kept_new += 1
-        elif time.time() - path.stat().st_mtime < retain_days * _DAY:
-            kept_young += 1
-        elif count_lines(path) != ingested[path.name]:
-            print(
-                f"kept {path}: it has other lines than when it was ingested; see `pipeline check --journal`",
-                file=output.warnings,
-            )
-        else:
-            size += path.stat().st_size
-            path.unlink()
-            deleted += 1
+            continue
+        with suppress(FileNotFoundError):  # the gateway has deleted it meanwhile
+            state = path.stat()
+            if time.time() - state.st_mtime < retain_days * _DAY:
+                kept_young += 1
+            elif count_lines(path) != ingested[path.name]:
+                print(
+                    f"kept {path}: it has other lines than when it was ingested; see `pipeline check --journal`",
+                    file=output.warnings,
+                )
+            else:
+                path.unlink()
+                size += state.st_size
+                deleted += 1
     _remove_empty_days(journal)
     kept = ", ".join(
         f"{number:,} {why}"
@@ -136,8 +139,9 @@ def _remove_empty_days(journal: Path) -> None:
     # A gateway creates the directory of a day before the first file in it: leave those of yesterday and today alone.
     last = f"d={datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}"
     for day in journal.glob("d=*"):
-        if day.name < last and day.is_dir() and not any(day.iterdir()):
-            day.rmdir()
+        with suppress(OSError):  # it is not empty, or somebody has deleted it
+            if day.name < last:
+                day.rmdir()
 
 
 def _collect_events(lake: Lake, first_kept: str, output: _Output) -> None:

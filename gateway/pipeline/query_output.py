@@ -11,9 +11,12 @@ from typing import Final, TextIO
 import msgspec
 import pyarrow as pa
 
+from gateway.errors import UsageError
 from gateway.pipeline.lake import Lake
 
 FORMATS: Final = ("table", "csv", "json")
+_READING: Final = ("select", "with", "explain", "values", "describe", "show", "(")
+"""How a statement begins that only reads; DataFusion's others write files and make tables of its own."""
 _ROWS_OF_A_TABLE: Final = 1000
 """A table's columns are as wide as their values, so it is read as a whole before it is printed."""
 
@@ -22,9 +25,13 @@ def print_query(lake: Lake, query: str, form: str, out: TextIO) -> None:
     """Print the answer to a query over the tables of a lake; ``form`` is one of `FORMATS`.
 
     CSV and JSON are written while they are computed, however long; JSON is one object per line. Raises PipelineError if
-    there is no lake or the query is wrong.
+    there is no lake or the query is wrong, UsageError if it does not only read.
     """
     lake.must_exist()
+    if not query.lstrip().lower().startswith(_READING):
+        raise UsageError(
+            "pipeline sql only reads: begin the query with select, with, explain, values, describe or show."
+        )
     batches = lake.snapshot(query).batches(query)
     first = next(batches)
     names = first.schema.names

@@ -54,7 +54,7 @@ HIGHEST_BUCKET: Final = 800
 def roll_up(events: DataFrame) -> DataFrame:
     """Count rows of the table ``events``. With a column ``level``, only level session is searched for counters.
 
-    Returns rows of the table ``rollup_10s`` without ``batch``; ``d`` is the day as a string.
+    Returns rows of the table ``rollup_10s``; ``d`` is the day as a string.
     """
     rows = _single_events(events).unionByName(_waited(events)).unionByName(_counters(events))
     # Most rows differ in their bucket, so a partial aggregation before the exchange, as Spark would do, does not pay.

@@ -1,7 +1,7 @@
 """How Spark reads the tables of a lake, and writes files into them.
 
 Spark writes into a fresh directory ``data/<directory>`` of a table. Nobody sees these files before a commit names them
-(`Lake.commit_files`), and those that none ever names are removed by `pipeline gc`.
+(`Lake.commit_files`), and those that none ever names are removed by `pipeline compact`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def read_table(
     # Partitions are in the path only. Spark finds them there if all files have one parent, which these have not.
     path = "_metadata.file_path"
     return rows.select(
-        "*", *(F.regexp_extract(path, f"/{name}=([^/]*)/", 1).alias(name) for name in partitions_of(table))
+        "*", *(F.regexp_extract(path, f"^.*/{name}=([^/]*)/", 1).alias(name) for name in partitions_of(table))
     )
 
 

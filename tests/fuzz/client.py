@@ -19,7 +19,7 @@ from tests.support.model_broker import ModelBroker
 
 SERVER: Final = b"stomp-gateway/0"
 
-# Header blocks that are cached, see gateway/stomp/decoder.py and gateway/session/subscription.py.
+# Header blocks that are cached, see gateway/stomp/block_cache.py and gateway/session/subscription.py.
 _CACHED_BLOCKS: Final = 2000
 _CACHED_HEADERS: Final = 1000
 

@@ -18,7 +18,7 @@ LIMITS: Final = (
     FrameLimits(frame=60, headers=3, header=12),
 )
 
-# Header blocks that a decoder caches; ``_CACHED_BLOCKS`` in gateway/stomp/decoder.py.
+# Header blocks that a decoder caches at most; gateway/stomp/block_cache.py bounds their bytes.
 _REMEMBERED: Final = 2000
 
 # Reading byte by byte shows the most, and costs the most.

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -288,6 +289,14 @@ def test_what_else_lies_in_a_journal_is_told(whole: Site) -> None:
     text = whole.right(journal=True)
     assert "1 segments are of another schema version" in text
     assert "1 open segments have not been written for an hour" in text
+
+
+def test_an_empty_segment_is_not_missed(whole: Site) -> None:
+    """Ingest leaves it out, too; a full disk may leave one."""
+    name = SegmentName.read(whole.segments[0].name)
+    assert name is not None
+    (whole.segments[0].parent / str(replace(name, number=0))).touch()
+    whole.right(journal=True)
 
 
 def test_computed_tables_must_have_the_last_batch(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

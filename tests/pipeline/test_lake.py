@@ -156,6 +156,16 @@ def test_sql_knows_every_table_whether_it_is_there_or_not(lake: Lake, table: str
     assert delta.metadata().partition_columns == partitions_of(table)
 
 
+@pytest.mark.parametrize("url", ["/srv/lake", "file:/srv/lake", "file:///srv/lake/"])
+def test_a_directory_may_be_written_as_a_file_url(url: str) -> None:
+    assert Lake(url).url == "/srv/lake"
+
+
+def test_a_file_url_of_another_machine_is_refused() -> None:
+    with pytest.raises(UsageError, match="has no machine"):
+        Lake("file://server/srv/lake")
+
+
 def test_what_is_wrong_is_said(lake: Lake, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="no lake at"):
         lake.must_exist()

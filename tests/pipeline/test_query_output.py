@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import PipelineError
+from gateway.errors import PipelineError, UsageError
 from gateway.pipeline.lake import Lake
 from gateway.pipeline.query_output import print_query
 from tests.support.lakes import EPOCH, rows_in
@@ -76,11 +76,10 @@ def test_a_table_that_is_not_there_yet_is_empty(lake: Lake, form: str) -> None:
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
-        ("selec 1", "Expected: an SQL statement, found: selec"),
+        ("selects 1", "Expected: an SQL statement, found: selects"),
         ("select * from traffic", "table 'datafusion.public.traffic' not found"),
         ("select sender from events", "No field named sender"),
         ("select 1 / 0 from events", "Divide by zero"),
-        ("delete from events", "not"),
     ],
 )
 def test_a_mistake_is_told_in_one_sentence(lake: Lake, query: str, reason: str) -> None:
@@ -88,6 +87,14 @@ def test_a_mistake_is_told_in_one_sentence(lake: Lake, query: str, reason: str) 
         answer(lake, query, "csv")
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "query", ["copy (select 1) to 'x.csv'", "create table x as select 1", "drop table events", "delete from events"]
+)
+def test_a_query_only_reads(lake: Lake, query: str) -> None:
+    with pytest.raises(UsageError, match="only reads"):
+        print_query(lake, query, "csv", io.StringIO())
 
 
 def test_the_command_needs_neither_spark_nor_java(lake: Lake) -> None:

@@ -549,7 +549,18 @@ class TestWhatStandsOut:
         rows.add("features_used", START, login="a", version="1.2", feature="telepathy", sessions=1)
         text = said()
         assert "Clients use a feature that this version does not know: telepathy." in text
+        assert "answers differently" not in text
         assert "several kinds wrote this (gateway, tap)" in text
+
+    def test_uses_that_the_gateway_answers_differently(self, rows: Rows, said: Said) -> None:
+        for login, sessions in (("a", 3), ("b", 4)):
+            rows.add("features_used", START, login=login, feature="subscribe/prefetch-next", sessions=sessions)
+        text = said()
+        assert (
+            "! In 7 sessions clients do what the gateway answers differently than RabbitMQ's plugin: "
+            "subscribe/prefetch-next."
+        ) in text
+        assert "does not know" not in text
 
     def test_redeliveries_jumped(self, rows: Rows, said: Said) -> None:
         for hour in range(12):

@@ -1,20 +1,26 @@
-"""Lakes made from journals with pyarrow alone: what the pipeline must produce, computed independently of it."""
+"""Lakes made from journals: with pyarrow alone, independently of the pipeline, or by an ingest."""
 
 from __future__ import annotations
 
+import io
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
+from gateway.errors import ExitCode
 from gateway.journal.histogram import bucket_of
 from gateway.journal.segments import SegmentName
 from gateway.pipeline.lake import Lake
 from gateway.pipeline.table_schemas import COLUMNS, COMPUTED_TABLES, schema_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -66,6 +72,18 @@ def assert_same(found: list[Row], expected: list[Row]) -> None:
                 )
         assert ours == theirs
     assert len(found) == len(expected)
+
+
+def ingested(spark: SparkSession, lake: Path, *journals: Path) -> Lake:
+    """The lake that Spark makes of journals without a complaint, with all tables."""
+    from gateway.pipeline.ingest import IngestOptions, ingest  # noqa: PLC0415 - others run without Spark
+    from gateway.pipeline.progress import Progress  # noqa: PLC0415
+
+    errors = io.StringIO()
+    progress = Progress(io.StringIO(), errors=errors)
+    assert ingest(IngestOptions([str(journal) for journal in journals], str(lake)), progress, spark) is ExitCode.OK
+    assert errors.getvalue() == ""
+    return Lake(lake)
 
 
 class LakeMaker:

@@ -14,8 +14,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 _PIPELINE: Final = "tests/pipeline"
 _WITHOUT_THE_SESSION: Final = (
-    "test_check.py", "test_compact.py", "test_ingest_kill.py", "test_java.py", "test_report.py",
-    "test_report_browser.py", "test_retention.py",
+    "test_check.py", "test_cluster.py", "test_compare.py", "test_ingest_kill.py", "test_lake.py", "test_maintenance.py",
+    "test_query_output.py", "test_report.py", "test_report_browser.py",
 )  # fmt: skip
 # The longest scope starts first, together with tests that mostly wait and tolerate a busy machine. Tests that depend on
 # the timing of signals, faults and heart-beats start after it. Many short files fill the workers at the end.

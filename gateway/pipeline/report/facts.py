@@ -15,6 +15,9 @@ MOST_ROWS: Final = 500
 LEAST_LATENCIES: Final = 20
 """How many latencies an hour of a destination must have to be called slow."""
 
+DEPARTS: Final = "feature LIKE '%/%'"
+"""SQL for a feature that is the name of a rule: a use that the gateway answers differently, which a tap saw."""
+
 _MOST_SLOW: Final = 20
 _SUMMED: Final = (
     "sent", "sent_bytes", "confirmed", "rejected", "delivered", "delivered_bytes",

@@ -11,7 +11,7 @@ from gateway.journal.histogram import highest_of
 from gateway.journal.schema import FEATURES
 from gateway.pipeline.report.client_text import ClientText
 from gateway.pipeline.report.event_counts import LATENCIES, Row, Sql, bin_of, micros, rows
-from gateway.pipeline.report.facts import ANSWERS, RUNS, durable_where, feature_where
+from gateway.pipeline.report.facts import ANSWERS, DEPARTS, RUNS, durable_where, feature_where
 from gateway.pipeline.report.span import TEN_SECONDS, Span
 from gateway.pipeline.report.units import (
     DAY,
@@ -305,16 +305,28 @@ def _slow(asked: LakeQuestion) -> Found:
 
 def _unknown_features(asked: LakeQuestion) -> Found:
     known = ", ".join(f"'{name}'" for name in FEATURES)
-    found = rows(
-        asked.sql,
-        f"""
-        WITH used AS (SELECT feature, sum(sessions) AS sessions {feature_where(asked.span)}
-                      AND feature NOT IN ({known}) GROUP BY feature)
-        SELECT *, count(*) OVER () AS in_all FROM used ORDER BY feature LIMIT {MOST_FOUND}""",
-    )
+    found = _used_features(asked, f"feature NOT IN ({known}) AND NOT {DEPARTS}")
     return _found(found, lambda row: (
         "Clients use a feature that this version does not know: ", _name(row["feature"]), ".",
     ), "features that this version does not know")  # fmt: skip
+
+
+def _departures(asked: LakeQuestion) -> Found:
+    found = _used_features(asked, DEPARTS)
+    return _found(found, lambda row: (
+        f"In {count(row['sessions'])} {'session' if row['sessions'] == 1 else 'sessions'} clients do what the gateway "
+        "answers differently than RabbitMQ's plugin: ", _name(row["feature"]), ".",
+    ), "uses that the gateway answers differently")  # fmt: skip
+
+
+def _used_features(asked: LakeQuestion, where: str) -> list[Row]:
+    return rows(
+        asked.sql,
+        f"""
+        WITH used AS (SELECT feature, sum(sessions) AS sessions {feature_where(asked.span)}
+                      AND {where} GROUP BY feature)
+        SELECT *, count(*) OVER () AS in_all FROM used ORDER BY feature LIMIT {MOST_FOUND}""",
+    )
 
 
 def _peak(asked: LakeQuestion) -> Found:
@@ -407,6 +419,7 @@ RULES: Final[Mapping[str, Callable[[LakeQuestion], Found]]] = {
     "error-jump": _error_jump,
     "redelivery-jump": _redelivery_jump,
     "slow-latency": _slow,
+    "departure": _departures,
     "unknown-feature": _unknown_features,
     "peak": _peak,
     "largest-destination": _largest,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -395,11 +395,12 @@ class FeatureMatrix:
     """Which client uses what: for each client its names, and for each feature a figure and the exact number."""
 
     head: Sequence[str]
-    features: Sequence[tuple[bool, ClientText]]
-    """Whether this version knows it, and its name."""
+    features: Sequence[tuple[str, ClientText]]
+    """How it is marked, and its name."""
     rows: Sequence[tuple[Sequence[ClientText], Sequence[tuple[str, str] | None]]]
     unused: str
-    unknown: bool
+    marks: Set[str]
+    """Those that stand at features."""
     left_out: int
 
 
@@ -423,12 +424,17 @@ def _features(asked: LakeQuestion) -> FeatureMatrix | None:
         )  # fmt: skip
     return FeatureMatrix(
         head=("Login", "Virtual host", "STOMP") if several else ("Login", "STOMP"),
-        features=[(feature in FEATURES, ClientText(feature, 40)) for feature in shown],
+        features=[(_mark(feature), ClientText(feature, 40)) for feature in shown],
         rows=rows,
         unused=", ".join(feature for feature in FEATURES if feature not in used),
-        unknown=any(feature not in FEATURES for feature in shown),
+        marks={_mark(feature) for feature in shown},
         left_out=found[0]["in_all"] - len(clients),
     )
+
+
+def _mark(feature: str) -> str:
+    """What stands at a feature that the gateway answers differently, or that this version does not know."""
+    return "" if feature in FEATURES else "≠" if "/" in feature else "!"
 
 
 def _holds(counts: EventCounts) -> Figure | None:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
+import pyspark
 import pytest
 import yaml
 
 from gateway import __version__
+from gateway.cli import command_line
 from gateway.config.loader import parse
 from gateway.config.model import GatewayConfig
 
@@ -230,6 +232,21 @@ def test_the_pipeline_has_the_image_of_this_version_and_writes_where_it_may() ->
     assert f"HOME={mounted} " in stage
     assert 'ENTRYPOINT ["stomp-gateway", "pipeline"]' in stage
     assert "USER 10001:10001\n" in stage
+
+
+def test_the_pipelines_arguments_are_those_of_its_command() -> None:
+    options = command_line.build_parser().parse_args(["pipeline", *_pipeline_container()["args"]])
+    assert all(place.startswith("s3://") for place in (*options.journal, options.lake))
+    assert dict(options.conf)["spark.driver.memory"] == "2g"
+    assert options.every is None  # the CronJob repeats it
+
+
+def test_sparks_connector_is_that_of_sparks_hadoop() -> None:
+    [client] = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
+    wanted = "org.apache.hadoop:hadoop-aws:" + client.stem.removeprefix("hadoop-client-api-")
+    assert f"--packages={wanted}" in _pipeline_container()["args"]
+    for page in (_ROOT / "docs/pipeline.md", _ROOT / "gateway/cli/pipeline_commands.py"):
+        assert wanted in page.read_text()
 
 
 def _pipeline_container() -> Document:

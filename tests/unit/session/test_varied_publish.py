@@ -1,5 +1,6 @@
 """SENDs whose headers differ from message to message mean what each of them means alone."""
 
+import tracemalloc
 from collections.abc import Mapping
 
 import pytest
@@ -106,3 +107,18 @@ def test_what_is_in_common_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> 
         play.client("SEND", "destination:/topic/a", f"x:{number}")
     # The first alone, what it has in common with the second, and each time once more for the channel.
     assert len(made) == 4
+
+
+def test_many_kinds_with_many_headers_take_a_bounded_memory() -> None:
+    play = started()
+    tracemalloc.start()
+    try:
+        for sequence in range(2, 202):
+            kind = sequence // 4
+            lines = [f"{kind}-{number}:{'v' * 9}" for number in range(90)]
+            play.client("SEND", "destination:/topic/a", f"x:{sequence}", *lines)
+            play.session.take_publishes()
+            play.confirm(sequence)
+        assert tracemalloc.get_traced_memory()[0] < 600_000
+    finally:
+        tracemalloc.stop()
