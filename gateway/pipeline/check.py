@@ -14,7 +14,7 @@ from typing import Final, TextIO
 from gateway.pipeline.check_journal import check_journals
 from gateway.pipeline.check_lines import LineChecker
 from gateway.pipeline.check_output import CheckOutput, first_few
-from gateway.pipeline.check_tables import check_computed, check_files, check_rollup
+from gateway.pipeline.check_tables import check_batches, check_computed, check_files, check_rollup
 from gateway.pipeline.lake import Lake, last_batch
 from gateway.pipeline.lake_sql import Snapshot, SqlError
 from gateway.pipeline.table_schemas import BATCH_TABLES
@@ -36,7 +36,7 @@ def check(lake: Lake, journals: Sequence[Path], out: TextIO, *, quiet: bool = Fa
     applied = min(last_batch(snapshot.tables[table]) for table in BATCH_TABLES)
     try:
         if check_files(snapshot, output):
-            _note_unfinished(snapshot, applied, output)
+            check_batches(lake, snapshot, applied, output)
             LineChecker(snapshot, applied, output).check()
             _note_boots(snapshot, output)
             check_rollup(snapshot, applied, output)
@@ -48,15 +48,6 @@ def check(lake: Lake, journals: Sequence[Path], out: TextIO, *, quiet: bool = Fa
             "Restore its files from a backup, or ingest the journal into a new lake.",
         )
     return output.verdict()
-
-
-def _note_unfinished(snapshot: Snapshot, applied: int, output: CheckOutput) -> None:
-    batches = snapshot.sql(f"select distinct batch from segments where batch > {applied}")["batch"].to_pylist()  # noqa: S608
-    if batches:
-        output.note(
-            f"{len(batches)} batches are planned and not in all tables yet",
-            "An ingest is running or was killed. The next ingest finishes them; they are not checked here.",
-        )
 
 
 def _note_boots(snapshot: Snapshot, output: CheckOutput) -> None:

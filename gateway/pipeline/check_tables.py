@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from gateway.journal.schema import EVENT_WORDS, MESSAGE_EVENTS
 from gateway.pipeline.check_output import CheckOutput, first_few
-from gateway.pipeline.lake import last_batch
+from gateway.pipeline.lake import Lake, last_batch
 from gateway.pipeline.lake_sql import Snapshot, SqlError
-from gateway.pipeline.table_schemas import COMPUTED_TABLES, schema_of
+from gateway.pipeline.table_schemas import BATCH_TABLES, COMPUTED_TABLES, schema_of
 
 _OVERDUE: Final = timedelta(minutes=15)
-"""Age of a batch beyond which no ingest that runs is about to compute the tables."""
+"""Age of a batch beyond which no ingest that runs is about to commit it or to compute the tables."""
 
 _MESSAGES: Final = ", ".join(repr(EVENT_WORDS.get(event, event)) for event in MESSAGE_EVENTS)
 # What the lines of a day sum up to. `queue` is left out: of level session it is in histograms only.
@@ -83,6 +83,37 @@ def _why_unreadable(snapshot: Snapshot, table: str) -> str | None:
     return None
 
 
+def check_batches(lake: Lake, snapshot: Snapshot, applied: int, output: CheckOutput) -> None:
+    """Check that no table has lost batches: a batch is in all of `BATCH_TABLES` before the next, or what is computed.
+
+    They are looked at again, since an ingest may have committed while the snapshot was taken.
+    """
+    newest = max(
+        *(last_batch(snapshot.tables[name]) - 1 for name in BATCH_TABLES),
+        *(last_batch(snapshot.tables[name]) for name in COMPUTED_TABLES),
+    )
+    behind = [name for name in BATCH_TABLES if lake.last_batch(name) < newest]
+    if behind:
+        output.wrong(
+            f"{len(behind)} tables lack batches that others have: {first_few(behind)}",
+            "Their files or their _delta_log were removed, or are of an old backup. Restore them, or ingest the "
+            "journal into a new lake.",
+        )
+        return
+    batches = snapshot.sql(f"select distinct batch from segments where batch > {applied}")["batch"].to_pylist()  # noqa: S608
+    if batches:
+        (output.wrong if _is_overdue(snapshot, applied) else output.note)(
+            f"{len(batches)} batches are planned and not in all tables yet",
+            "An ingest is running or was killed. The next ingest finishes them; they are not checked here.",
+        )
+
+
+def _is_overdue(snapshot: Snapshot, batch: int) -> bool:
+    """Whether the batches after this one are so old that no ingest that runs is about to finish them."""
+    since = snapshot.sql(f"select min(ingested) t from segments where batch > {batch}")["t"][0].as_py()  # noqa: S608
+    return since is None or datetime.now(UTC) - since > _OVERDUE
+
+
 def check_rollup(snapshot: Snapshot, applied: int, output: CheckOutput) -> None:
     """Compare the sums of the roll-up with those of the events, by day."""
     unfinished = snapshot.sql(f"select distinct unnest(days) d from segments where batch > {applied}")["d"].to_pylist()  # noqa: S608
@@ -110,9 +141,7 @@ def check_computed(snapshot: Snapshot, applied: int, output: CheckOutput) -> Non
     if not lacking:
         output.ok(f"computed tables: all {len(COMPUTED_TABLES)} have the last batch")
         return
-    oldest = f"select min(ingested) t from segments where batch > {applied - max(lacking.values())}"  # noqa: S608
-    since = snapshot.sql(oldest)["t"][0].as_py()
-    overdue = since is None or datetime.now(UTC) - since > _OVERDUE
+    overdue = _is_overdue(snapshot, applied - max(lacking.values()))
     (output.wrong if overdue else output.note)(
         f"{len(lacking)} computed tables lack batches, up to {max(lacking.values()):,}: {first_few([*lacking])}",
         "Run `pipeline ingest`, which computes them. (With --every it does so every five minutes.)",

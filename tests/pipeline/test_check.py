@@ -15,7 +15,7 @@ from gateway.errors import PipelineError
 from gateway.journal.segments import SegmentName
 from gateway.pipeline.check import check
 from gateway.pipeline.maintenance import compact
-from gateway.pipeline.table_schemas import BATCH_TABLES, schema_of
+from gateway.pipeline.table_schemas import BATCH_TABLES, COLUMNS, schema_of
 from tests.support.journals import DAY, START, JournalMaker
 from tests.support.lakes import LakeMaker, rows_in
 
@@ -316,3 +316,24 @@ def test_a_compacted_lake_is_as_complete_as_before(whole: Site) -> None:
 def test_an_empty_lake_is_complete(site: Site) -> None:
     site.lake.create("segments")
     assert f"{len(site.segments)} segments are not ingested yet" in site.right(journal=True)
+
+
+@pytest.mark.parametrize("table", BATCH_TABLES)
+@pytest.mark.parametrize("lost", ["", "_delta_log"])
+def test_a_table_that_is_lost_is_told(whole: Site, table: str, lost: str) -> None:
+    shutil.rmtree(Path(whole.lake.table_url(table)) / lost)
+    assert f"1 tables lack batches that others have: {table}\n" in whole.wrong()
+
+
+def test_a_table_that_is_behind_the_computed_ones_is_told(site: Site) -> None:
+    site.ingest()
+    site.maker.ingest([], until=[name for name in COLUMNS if name != "rollup_10s"])
+    assert "1 tables lack batches that others have: rollup_10s\n" in site.wrong()
+
+
+def test_a_planned_batch_that_no_ingest_finishes_is_wrong(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.ingest(site.segments[:-1])
+    site.maker.ingest(site.segments[-1:], until=["segments"])
+    assert "1 batches are planned and not in all tables yet" in site.right()
+    monkeypatch.setattr("gateway.pipeline.check_tables._OVERDUE", timedelta(0))
+    assert "1 batches are planned and not in all tables yet" in site.wrong()
