@@ -209,8 +209,8 @@ class _Reading:
                 if offset > self.known_until:
                     self._refuse("the beginning of this segment is missing", offset, part.name)
                 return
-            file = self._folder / secrets.token_hex(8)
-            publication = self._open[part.publication] = _Publication(part.name, offset, file, at)
+            parts = self._folder / secrets.token_hex(8)
+            publication = self._open[part.publication] = _Publication(part.name, offset, parts, at)
         if part.part != publication.parts:
             if part.part > publication.parts:
                 self._drop(part.publication)
