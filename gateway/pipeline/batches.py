@@ -90,6 +90,10 @@ def commit_planned(spark: SparkSession, lake: Lake) -> int:
                     f"files of batch {batch} in {lake.table_url(table)}/data/{directory} are missing: they have {rows} "
                     f"rows of {expected[table]}. Restore them."
                 )
+            if table == "rollup_10s" and expected["events"] and not rows:
+                raise PipelineError(
+                    f"files of batch {batch} in {lake.table_url(table)}/data/{directory} are missing. Restore them."
+                )
             lake.commit_files(table, files, batch)
     return len(planned)
 

@@ -25,6 +25,7 @@ KEEP_HOURS: Final = 168
 """How long a file stays that no table names: readers of older snapshots, and ingests under way, may need it."""
 
 _ZSTD: Final = WriterProperties(compression="ZSTD", compression_level=3)
+_NOTHING: Final = {"numFilesRemoved": 0, "numFilesAdded": 0}
 _DAY: Final = 86_400
 _ATTEMPTS: Final = 20
 
@@ -37,7 +38,9 @@ class _Output(NamedTuple):
 
 
 def compact(lake: Lake, out: TextIO, *, quiet: bool = False) -> None:
-    """Merge the small files of each table's partitions, and remove files that no table has named for a week.
+    """Merge the small files of each partition, and remove files that no table has named for a week.
+
+    Computed tables are not merged: they grow by no files, and a merge while an ingest replaces a day would double it.
 
     While a batch is planned and not in all tables, its files are such, so none are removed.
 
@@ -50,7 +53,7 @@ def compact(lake: Lake, out: TextIO, *, quiet: bool = False) -> None:
             table = lake.table(name)
             if table is None:
                 continue
-            merged = _compacted(lake, name, table)
+            merged = _NOTHING if name in COMPUTED_TABLES else _compacted(lake, name, table)
             removed = [] if lake.unfinished() else table.vacuum(retention_hours=KEEP_HOURS, dry_run=False, full=True)
         print(
             f"{name}: merged {merged['numFilesRemoved']:,} files into {merged['numFilesAdded']:,}, "
