@@ -46,7 +46,7 @@ def test_a_shell_that_is_here_can_read_it(shell: str, capsys: pytest.CaptureFixt
         (["completion", ""], set(SHELLS)),
         (["check", "--config", "gate"], {"gateway.yaml"}),
     ],
-    ids=" ".join,
+    ids=lambda words: " ".join(sorted(words)),
 )
 def test_bash_completes(script: str, tmp_path: Path, typed: list[str], offered: set[str]) -> None:
     (tmp_path / "gateway.yaml").touch()
