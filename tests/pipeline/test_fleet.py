@@ -60,7 +60,8 @@ async def test_one_lake_has_every_line_of_gateways_that_are_killed_while_they_sh
         stored = in_store(s3, monkeypatch) if place == "s3" else in_directory(there)
         assert stored == _written(base)
         assert_whole(stored)
-        assert len({name.split("-")[4] for name in stored}) >= 3 * len(NODES)  # boots
+        # Boots: one may be killed before its first line.
+        assert len({name.split("-")[4] for name in stored}) >= 2 * len(NODES)
         if place == "s3":
             _copy_down(stored, there)  # Spark needs a connector to read an object store
     lake = ingested(spark, tmp_path / "lake", *(tmp_path / f"from-{place}" for place in places))
