@@ -39,6 +39,8 @@ def is_origin(value: str) -> bool:
 
 
 def _origin(value: str) -> str:
+    if value == "*":
+        raise mistake("A star is no origin.", "To let every web page connect, leave allowed_origins out, or empty: [].")
     if not is_origin(value):
         raise mistake(
             "An origin is a scheme, a host, and a port if it is not the usual one, as browsers write it: in small "
@@ -221,6 +223,8 @@ class AdminSettings(MergeableModel):
     def _only_an_address(cls, value: object) -> object:
         if value is False or value == "off":  # YAML reads a bare off as false
             return {"address": None}
+        if isinstance(value, (bool, int, float)):
+            raise mistake("An address, a mapping or off belongs here.", f"For example {DEFAULT_ADMIN_ADDRESS}.")
         return {"address": value} if isinstance(value, str) else value
 
     @classmethod

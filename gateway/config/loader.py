@@ -11,9 +11,10 @@ from pydantic import ValidationError
 from gateway.config.broker_user import User
 from gateway.config.config_files import ConfigFiles
 from gateway.config.consistency import contradictions, model_contradictions
-from gateway.config.document import Document, YamlSyntaxError, read_document
+from gateway.config.document import Document, read_document
 from gateway.config.mistakes import Finding, Trail, findings_of, model_at, path_text
 from gateway.config.model import GatewayConfig
+from gateway.config.yaml_errors import YamlSyntaxError
 from gateway.errors import ConfigError, Mistake
 
 
@@ -120,7 +121,7 @@ def _validated(tree: object, files: ConfigFiles) -> tuple[GatewayConfig | None, 
     try:
         return GatewayConfig.model_validate(tree, context=files), []
     except ValidationError as error:
-        return None, list(findings_of(error))
+        return None, list(findings_of(error, tree))
 
 
 def _mistakes(document: Document, found: list[Finding]) -> list[Mistake]:
