@@ -82,6 +82,8 @@ class Finding:
     trail: Trail
     sentence: str
     suggestion: str | None = None
+    about: tuple[Trail, ...] = ()
+    """Other places that it follows from. If one of them cannot be used, the finding says nothing."""
 
 
 def mapping(value: object) -> dict[str, Any]:

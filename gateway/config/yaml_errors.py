@@ -11,6 +11,8 @@ from yaml.reader import ReaderError
 
 from gateway.errors import Mistake
 
+# Where the parser begins a new line.
+_LINE_BREAK: Final = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 _QUOTED: Final = re.compile(r"(['\"])(.*?)\1")
 
 
@@ -148,7 +150,7 @@ def yaml_syntax_error(error: yaml.YAMLError, text: str) -> YamlSyntaxError:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
         return YamlSyntaxError("This is not valid YAML.")
-    lines = text.split("\n")
+    lines = _LINE_BREAK.split(text)
     before = next((line for line in reversed(lines[: mark.line]) if line.strip()), "")
     said = f"{error.context or ''}: {error.problem or ''}"
     for saying in _SAYINGS:

@@ -97,6 +97,7 @@ def test_a_mistake_comes_with_what_to_write_instead(text: str, path: str, sugges
         ('listeners: [{tcp: "a\\0b:1"}]', "listeners[0].tcp", "not the name of a host"),
         ("upstream: {urls: ['amqp://a..b:1']}", "upstream.urls[0]", "not the name of a host"),
         (f"upstream: {{urls: ['amqps://{'x' * 64}']}}", "upstream.urls[0]", "not the name of a host"),
+        (f"listeners: [{{tcp: 'a:{'9' * 5000}'}}]", "listeners[0].tcp", "0 to 65535"),
         ("listeners: [{tcp: a:65536}]", "listeners[0].tcp", "0 to 65535"),
         ("upstream: {urls: []}", "upstream.urls", "at least one entry"),
         ("upstream: {urls: amqp://a}", "upstream.urls", "A list belongs here"),
