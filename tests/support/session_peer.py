@@ -136,7 +136,7 @@ class ModelBridge:
             if self._premises.passcodes.get(operation.login) == operation.passcode:
                 self._user = operation.login.decode()
                 self._broker = self._premises.elsewhere.get(operation.settings.name, self._broker)
-                return ops.LoggedIn()
+                return ops.LoggedIn((3, 10, 8))
             return ops.LoginFailed(403, "ACCESS_REFUSED - Login was refused")
         if isinstance(operation, ops.PreparePublisher):
             return self._prepare_publisher(operation)

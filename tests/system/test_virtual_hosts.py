@@ -14,6 +14,7 @@ import pytest_asyncio
 import yaml
 
 from deploy.local.broker import Broker
+from gateway import __version__
 from gateway.config.loader import parse
 from gateway.config.model import GatewayConfig
 from gateway.parity import AmqpBroker
@@ -79,7 +80,7 @@ async def two_vhosts(proxy: ChaosProxy, management: Management, user: str, vhost
         yield gateway.addresses[0]
 
 
-async def test_each_virtual_host_has_its_own_users(two_vhosts: Address, user: str) -> None:
+async def test_each_virtual_host_has_its_own_users(two_vhosts: Address, user: str, laboratory_plugin: Address) -> None:
     async with within():
         for host, login in (("first", "guest"), ("second", user), ("second.example.com", user)):
             async with StompClient.logged_in(two_vhosts, host=host) as client:
@@ -88,8 +89,9 @@ async def test_each_virtual_host_has_its_own_users(two_vhosts: Address, user: st
                 await client.disconnect()
         refused = await refused_connect(two_vhosts, host="first", login=user, passcode=PASSCODE)
         assert refused == ("Bad CONNECT", "Virtual host 'first' access denied")
-        async with StompClient.logged_in(two_vhosts) as client:
-            assert client.connected["server"].startswith("stomp-gateway/")
+        async with StompClient.logged_in(two_vhosts) as client, StompClient.logged_in(laboratory_plugin) as other:
+            # The broker's name and version, and the gateway's as comment.
+            assert client.connected["server"] == f"{other.connected['server']} stomp-gateway/{__version__}"
         assert await refused_connect(two_vhosts, host="third") == (
             "Bad CONNECT",
             "Virtual host 'third' access denied",

@@ -83,7 +83,7 @@ class Gateway:
         counts = LocalCounts() if counts is None else counts
         self.limits = SessionLimits(self._loop.time, config.failed_logins, counts)
         self._context = ServerContext(
-            server=b"stomp-gateway/" + __version__.encode(),
+            product=b"stomp-gateway/" + __version__.encode(),
             find_virtual_host=self._find_virtual_host,
             pool=self.pool,
             clock=self._loop.time,
