@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
+from gateway.config.base_models import fits_short_string
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.errors import CloseReason, StompError
 from gateway.session import error_frames, ops
@@ -116,11 +117,14 @@ def read_connect(
 
 def _settings(host: bytes | None, resolve: FindVirtualHost) -> VirtualHost:
     try:
-        settings = resolve(None if host is None else host.decode())
+        name = None if host is None else host.decode()
     except UnicodeDecodeError:
-        settings = None
+        raise error_frames.virtual_host_denied(host or b"") from None
+    settings = resolve(name)
     if settings is None:
-        raise error_frames.virtual_host_denied(b"" if host is None else host)
+        can_be_alias = name and fits_short_string(name)
+        denied = error_frames.unknown_virtual_host if can_be_alias else error_frames.virtual_host_denied
+        raise denied(host or b"")
     return settings
 
 

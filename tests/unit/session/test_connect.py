@@ -79,8 +79,18 @@ def test_without_a_default_user_both_are_needed(headers: dict[bytes, bytes], bod
 def test_a_virtual_host_that_is_not_there_is_named_to_the_byte(host: bytes) -> None:
     with pytest.raises(StompError, match="Bad CONNECT") as found:
         read_connect({b"accept-version": b"1.2", b"host": host}, resolve)
-    assert found.value.body == b"Virtual host '%b' access denied" % host
+    assert found.value.body.partition(b"\nThe gateway has")[0] == b"Virtual host '%b' access denied" % host
     assert found.value.close is None
+
+
+@pytest.mark.parametrize(
+    ("host", "is_hinted"),
+    [(b"stomp.example.org", True), (b"x" * 255, True), (b"x" * 256, False), (b"", False), (b"\xff", False)],
+)
+def test_who_names_an_unknown_virtual_host_is_told_of_aliases_if_it_could_be_one(host: bytes, is_hinted: bool) -> None:
+    with pytest.raises(StompError, match="Bad CONNECT") as found:
+        read_connect({b"host": host}, resolve)
+    assert (b"add it to 'aliases'" in found.value.body) is is_hinted
 
 
 @pytest.mark.parametrize("host", [None, b"/", "ä".encode()])
