@@ -10,7 +10,7 @@ from gateway.config.base_models import MergeableModel
 from gateway.config.config_files import default_journal_directory
 from gateway.config.listener_warnings import is_local, only_local
 from gateway.config.mistakes import Finding, Trail
-from gateway.config.model import GatewayConfig
+from gateway.config.model import PASS_THROUGH, GatewayConfig
 from gateway.config.ship_settings import AMQP
 from gateway.config.virtual_host import Limit, VirtualHost
 
@@ -21,6 +21,7 @@ def virtual_host_warnings(config: GatewayConfig) -> Iterator[Finding]:
     """Warnings about every virtual host, with the defaults merged in; several may warn of the same place."""
     for virtual_host in config.resolved_virtual_hosts():
         given = _Given(config, virtual_host.name)
+        yield from _names(config, virtual_host)
         yield from _users(config, virtual_host, given)
         yield from _destinations(virtual_host, given)
         yield from _limits(virtual_host, given)
@@ -46,6 +47,19 @@ def _is_changed(settings: object, keys: tuple[str, ...]) -> bool:
         return True
     is_changed = isinstance(settings, MergeableModel) and keys[0] in settings.changed_keys()
     return is_changed and _is_changed(getattr(settings, keys[0]), keys[1:])
+
+
+def _names(config: GatewayConfig, virtual_host: VirtualHost) -> Iterator[Finding]:
+    trail: Trail = ("virtual_hosts", virtual_host.name)
+    places = [(trail, virtual_host.name)] if virtual_host.name != PASS_THROUGH else []
+    aliases = config.virtual_hosts[virtual_host.name].aliases
+    for place, name in (*places, *(((*trail, "aliases", at), alias) for at, alias in enumerate(aliases))):
+        if "*" in name:
+            sentence = "A star in a name stands for itself: a client's host header is compared exactly."
+            yield Finding(place, sentence, 'Name the hosts one by one, or all others with the key "*".')
+        elif "://" in name:
+            sentence = "A client's host header is a name and no URL."
+            yield Finding(place, sentence, "Write the name alone, as in stomp.example.org.")
 
 
 def _users(config: GatewayConfig, virtual_host: VirtualHost, given: _Given) -> Iterator[Finding]:

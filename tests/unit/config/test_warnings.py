@@ -72,6 +72,12 @@ ODD: dict[str, tuple[str, *tuple[tuple[str, str], ...]]] = {
         ("upstream.urls[0]", "the gateway's own address listeners[0]"),
     ),
     "a broker twice": ("upstream: {urls: [amqp://a, amqp://a:5672]}", ("upstream.urls[1]", "in the list already")),
+    "a pattern of names": (
+        "virtual_hosts: {/: {aliases: [a, '*.example.org', 'https://a']}, 'a.*': }",
+        ("virtual_hosts./.aliases[1]", "compared exactly"),
+        ("virtual_hosts./.aliases[2]", "no URL"),
+        ('virtual_hosts["a.*"]', "compared exactly"),
+    ),
     "rules that restrict nothing": (
         "defaults: {destination_rules: [{action: allow, destination: /queue/a}]}",
         ("defaults.destination_rules", "These rules restrict nothing"),
