@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from gateway.config.base_models import MergeableModel
 from gateway.config.config_files import default_journal_directory
 from gateway.config.listener_warnings import is_local, only_local
 from gateway.config.mistakes import Finding, Trail
 from gateway.config.model import PASS_THROUGH, GatewayConfig
+from gateway.config.rules import QueueArguments
 from gateway.config.ship_settings import AMQP
 from gateway.config.virtual_host import Limit, VirtualHost
+
+_OF_STREAMS = frozenset(("x-max-age", "x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes"))
+_NOT_OF_STREAMS = frozenset((
+    "x-expires", "x-message-ttl", "x-max-length", "x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key",
+    "x-delivery-limit", "x-max-priority", "x-queue-mode",
+))  # fmt: skip
+_REFUSED: Final[Mapping[str, frozenset[str]]] = {
+    "classic": _OF_STREAMS | {"x-delivery-limit"},
+    "quorum": _OF_STREAMS | {"x-max-priority", "x-queue-mode"},
+    "stream": _NOT_OF_STREAMS,
+}
+"""Arguments that RabbitMQ does not know for a type of queue."""
 
 _RATES = ("messages_per_second", "bytes_per_second")
 
@@ -81,12 +95,21 @@ def _destinations(virtual_host: VirtualHost, given: _Given) -> Iterator[Finding]
         sentence = "These rules restrict nothing: what no rule fits is allowed."
         yield Finding(place, sentence, "Let the last one be {action: deny, destination: /*}.")
     place = given.at("queue_arguments")
-    for position, entry in enumerate(virtual_host.queue_arguments if place else ()):
-        kind = entry.arguments.get("x-queue-type", "classic")
-        if place and kind != "classic" and entry.destination.text.startswith(b"/temp-queue/"):
-            trail = (*place, position, "arguments", "x-queue-type")
-            sentence = "This has no effect: a temporary queue is exclusive, and only classic queues can be."
-            yield Finding(trail, sentence, "Delete it.")
+    for position, entry in enumerate(virtual_host.queue_arguments):
+        if place:
+            yield from _arguments((*place, position, "arguments"), entry)
+
+
+def _arguments(trail: Trail, entry: QueueArguments) -> Iterator[Finding]:
+    kind = entry.arguments.get("x-queue-type")
+    if kind in ("quorum", "stream") and entry.destination.text.startswith(b"/temp-queue/"):
+        sentence = "This has no effect: a temporary queue is exclusive, and only classic queues can be."
+        yield Finding((*trail, "x-queue-type"), sentence, "Delete it.")
+        return
+    for name in entry.arguments:
+        if name in _REFUSED.get(str(kind), ()):
+            sentence = f"RabbitMQ refuses to declare a {kind} queue with this argument."
+            yield Finding((*trail, name), sentence, "Delete it, or take another x-queue-type.")
 
 
 def _limits(virtual_host: VirtualHost, given: _Given) -> Iterator[Finding]:
