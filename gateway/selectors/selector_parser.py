@@ -86,7 +86,7 @@ def parse(text: str, *, hyphens: bool) -> Evaluate:
 
 
 def _what_is_wrong(error: UnexpectedInput, text: str) -> str:
-    place = error.pos_in_stream or 0
+    place = cast(int, error.pos_in_stream)
     is_end = isinstance(error, UnexpectedToken) and error.token.type == "$END"
     # A quotation mark that is not understood begins a text without an end.
     if is_end or (isinstance(error, UnexpectedCharacters) and text[place] in _QUOTES):
