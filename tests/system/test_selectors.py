@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.admin.stats_snapshot import StatsSnapshot
+from gateway.admin.metrics import GatewayCollector
 from gateway.parity import AmqpBroker
 from gateway.server.process.gateway import Gateway
 from gateway.session.destinations import durable_queue_name
@@ -18,9 +18,11 @@ SELECTORS = {"selectors": True}
 
 
 async def filtered(gateway: Gateway) -> int:
-    """Messages that selectors have kept from clients."""
-    snapshot = await StatsSnapshot(gateway).take()
-    return sum(totals.traffic.filtered for totals in snapshot.totals.values())
+    """Messages that selectors have kept from clients, as the metric has it."""
+    collector = GatewayCollector(gateway)
+    await collector.snapshot.take()
+    families = {family.name: family for family in collector.collect()}
+    return int(sum(sample.value for sample in families["stomp_gateway_messages_filtered"].samples))
 
 
 @pytest.mark.parametrize("ack", ["auto", "client", "client-individual"])
