@@ -1,11 +1,13 @@
 """Selectors in a session: who may have one, and what becomes of messages that it does not select."""
 
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from gateway.amqp.properties import Properties, encode_around_table, table_entries
 from gateway.config.virtual_host import VirtualHost
+from gateway.errors import CodecError
 from gateway.session import ops
 from gateway.session.subscription import Subscription
 from tests.support.playbook import Playbook, ack_id
@@ -115,6 +117,8 @@ def test_what_is_not_selected_is_acknowledged_without_the_client(play: Playbook,
     deliver(subscription, 2)
     assert play.said() == []
     assert settled(play) == ["ack 2 multiple"]
+    deliver(subscription, 3)
+    assert settled(play) == ["ack 3 multiple"]
 
 
 @pytest.mark.parametrize("mode", ["client", "client-individual"])
@@ -174,6 +178,25 @@ def test_large_headers_are_judged_like_others(play: Playbook) -> None:
         subscription.deliver(tag, False, TOPIC, properties({"big": "a" * 3000, "n": number}), b"")
     assert play.said() == ["MESSAGE 1 #1 ", "MESSAGE 1 #4 "]
     assert settled(play) == ["ack 4 multiple"]
+
+
+def test_large_headers_are_not_kept(play: Playbook) -> None:
+    """One message may reach thousands of subscriptions, and each would keep another one."""
+    subscription = subscribe(play, "auto")
+    large = properties({"big": "a" * 3000})
+    before = sys.getrefcount(large)
+    subscription.deliver(1, False, TOPIC, large, b"")
+    assert sys.getrefcount(large) == before
+    assert settled(play) == ["ack 1 multiple"]
+
+
+@pytest.mark.parametrize("tag", [1, 3])
+def test_tags_that_do_not_come_one_after_the_other_are_a_fault(play: Playbook, tag: int) -> None:
+    subscription = subscribe(play, "client")
+    deliver(subscription, 1)
+    with pytest.raises(CodecError):
+        deliver(subscription, tag)
+    assert settled(play) == ["ack 1 multiple"]
 
 
 @pytest.mark.parametrize(
@@ -242,6 +265,7 @@ def test_with_auto_a_slow_client_does_not_stop_the_settling(play: Playbook) -> N
     deliver(subscription, 1)
     subscription.drop_for_requeue(2, False, TOPIC, DEAR, b"")
     subscription.ledger.requeue_dropped()
+    assert subscription.stats.outstanding == 0
     assert settled(play) == ["nack 2 requeue", "ack 1 multiple"]
     assert (subscription.stats.outstanding, subscription.stats.acknowledged) == (0, 0)
 
