@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Final
+from weakref import WeakValueDictionary
 
 from gateway.errors import SelectorError
 from gateway.selectors.terms import Evaluate
@@ -16,14 +16,11 @@ LONGEST_SELECTOR: Final = 2048
 _CONVERTING: Final = "convert_string_expressions:"
 _HYPHENATED: Final = "hyphenated_props:"
 
-# So many are kept: the sessions of an application mostly subscribe with the same few.
-_KEPT: Final = 256
-
 
 class Selector:
     """The meaning of a selector: ``evaluate`` gives True, False or None (unknown) for the headers of a message."""
 
-    __slots__ = ("_evaluate",)
+    __slots__ = ("__weakref__", "_evaluate")
 
     def __init__(self, evaluate: Evaluate) -> None:
         self._evaluate = evaluate
@@ -33,7 +30,10 @@ class Selector:
         return self._evaluate(dict(reversed(headers))) is True
 
 
-@lru_cache(_KEPT)
+# Those in use. The sessions of an application mostly subscribe with the same few.
+_IN_USE: Final = WeakValueDictionary[bytes, Selector]()
+
+
 def read_selector(text: bytes) -> Selector | None:
     """Read a selector; None if there is nothing but spaces, which selects everything.
 
@@ -42,6 +42,9 @@ def read_selector(text: bytes) -> Selector | None:
     """
     if len(text) > LONGEST_SELECTOR:
         raise SelectorError(f"it has {len(text)} bytes, and {LONGEST_SELECTOR} are allowed")
+    known = _IN_USE.get(text)
+    if known is not None:
+        return known
     try:
         condition = text.decode().strip()
     except UnicodeDecodeError as error:
@@ -55,4 +58,5 @@ def read_selector(text: bytes) -> Selector | None:
     # Here, because few gateways are asked for selectors, and the library takes a tenth of a second to load.
     from gateway.selectors.selector_parser import parse  # noqa: PLC0415
 
-    return Selector(parse(condition, hyphens=hyphens))
+    selector = _IN_USE[text] = Selector(parse(condition, hyphens=hyphens))
+    return selector

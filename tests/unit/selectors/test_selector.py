@@ -4,6 +4,8 @@ The cases follow what ActiveMQ documents and tests of its own selectors, for mes
 the specification of JMS. Where the two differ, JMS and SQL-92 are right here.
 """
 
+import weakref
+
 import pytest
 
 from gateway.errors import SelectorError
@@ -386,3 +388,14 @@ def test_numbers_have_a_bound_however_often_they_are_multiplied() -> None:
 
 def test_a_header_without_a_delivery_mode_is_not_persistent() -> None:
     assert selector("JMSDeliveryMode = 'NON_PERSISTENT' AND JMSTimestamp IS NULL").matches([])
+
+
+def test_equal_selectors_are_one_while_they_are_in_use() -> None:
+    """A selector may take some hundred kilobytes, and thousands of sessions may have the same."""
+    text = b"shared = 'by many'"
+    first = read_selector(text)
+    assert read_selector(bytes(bytearray(text))) is first
+    alive = weakref.ref(first) if first is not None else None
+    del first
+    assert alive is not None
+    assert alive() is None
