@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gateway.admin.listing import Query
     from gateway.server.client.connection import ClientConnection
     from gateway.server.process.gateway import Gateway
+    from gateway.server.process.log_level import LogLevel
     from gateway.server.process.readiness import Readiness
     from gateway.server.process.reload import Reload
 
@@ -40,6 +41,10 @@ class View(Protocol):
     @property
     def reload(self) -> Callable[[str], Awaitable[Reload]] | None:
         """Reads the configuration again, for whom it names; None if it came from no file."""
+
+    @property
+    def log_level(self) -> LogLevel:
+        """The level of log lines."""
 
     async def readiness(self) -> Readiness:
         """Whether clients can be served, and why not."""
@@ -95,6 +100,11 @@ class GatewayView:
     def reload(self) -> Callable[[str], Awaitable[Reload]] | None:
         """See `View`."""
         return self._gateway.reload
+
+    @property
+    def log_level(self) -> LogLevel:
+        """See `View`."""
+        return self._gateway.log_level
 
     async def readiness(self) -> Readiness:
         """See `View`."""

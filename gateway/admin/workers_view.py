@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from gateway.admin.listing import Listing, Query
+    from gateway.server.process.log_level import LogLevel
     from gateway.server.process.reload import Reload
     from gateway.server.process.supervisor import Supervisor
 
@@ -144,6 +145,11 @@ class WorkersView:
         """See `View`."""
         return self._supervisor.reload
 
+    @property
+    def log_level(self) -> LogLevel:
+        """See `View`."""
+        return self._supervisor.log_level
+
     async def readiness(self) -> Readiness:
         """See `View`. The first workers that reach everything are enough."""
 
@@ -214,6 +220,7 @@ class WorkersView:
             **{key: sum(view[key] for view in views) for key in _PRESENT},
             "holds": dict(holds),
             "confirm_latency_seconds": None if p50 is None or p99 is None else {"p50": p50 / 1e6, "p99": p99 / 1e6},
+            "log_level": supervisor.log_level.shown(),
             "workers": len(supervisor.running),
         }
 

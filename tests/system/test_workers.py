@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from deploy.local.ports import free_ports
+from gateway.cli import main
 from gateway.errors import ExitCode
 from gateway.journal.stat import contents_of
 from gateway.server.process.supervisor import Supervisor
@@ -385,6 +386,39 @@ async def test_a_reload_answers_once_and_counts_for_all_workers(
         while len(served) < WORKERS:
             async with StompClient.logged_in(process.address, host="new") as client:
                 served.add(await worker_of(process, client.connected["session"]))
+
+
+async def test_the_level_of_the_log_changes_in_all_workers_also_in_a_successor(
+    process: GatewayProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await admin_of(process)
+    url = "http://{}:{}".format(*process.admin)
+
+    async def until_each_worker_tells() -> None:
+        """Until each has logged, at level debug, a client that leaves without a login."""
+
+        def workers() -> set[int]:
+            return {line["worker"] for line in process.logged("session ended") if line["level"] == "debug"}
+
+        before = workers()
+        while workers() - before != set(range(WORKERS)):
+            async with StompClient.dialled(process.address):
+                pass
+
+    async with within(2 * PATIENCE):
+        (first, _) = await started(process)
+        assert await asyncio.to_thread(main, ["log-level", "debug", "--for", "1h", "--url", url]) == ExitCode.OK
+        assert capsys.readouterr().out.startswith("debug until 2")
+        await until_each_worker_tells()
+        # Its lines would be taken for those of its successor.
+        process.log.write_text("")
+        os.kill(first, signal.SIGKILL)
+        await process.until_logged("worker started")
+        await until_each_worker_tells()
+        assert await asyncio.to_thread(main, ["log-level", "configured", "--url", url]) == ExitCode.OK
+        assert capsys.readouterr().out == "info\n"
+        (line,) = await process.until_logged("log level changed")
+        assert (line["new_level"], "worker" in line) == ("info", False)
 
 
 async def test_a_reload_does_not_ask_a_worker_that_drains_for_its_successor(broker_url: str) -> None:

@@ -26,7 +26,7 @@ from gateway.server.paced_work import PacedWork
 from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.drain import drain_clients
 from gateway.server.process.listeners import ListenerChanges, Listeners
-from gateway.server.process.logs import configure_logs
+from gateway.server.process.log_level import LogLevel
 from gateway.server.process.loop_lag import LoopLag
 from gateway.server.process.memory_trim import MemoryTrim, find_trim
 from gateway.server.process.readiness import Readiness, ReadinessProbe
@@ -54,7 +54,6 @@ class Gateway:
         self, config: GatewayConfig, worker: int | None = None, bind: Bind | None = None, counts: Counts | None = None
     ) -> None:
         self.config = config
-        self._worker = worker
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._deadline_timer: PeriodicTimer | None = None
@@ -70,6 +69,7 @@ class Gateway:
         self._upstream_contexts: list[TlsContext] = []
         self._following: asyncio.Task[None] | None = None
         self.log_limits = LogLimits(config.logging, self._loop.time)
+        self.log_level = LogLevel(config.logging, worker)
         paced = PacedWork()
         self.pool = LinkPool(
             self._loop.time, self._spawn, self.journal, self.stats, self.node, self.tls_contexts, self.log_limits, paced
@@ -187,8 +187,7 @@ class Gateway:
             # Also when the gateway stops meanwhile.
             journal.discard()
             raise
-        if config.logging != self.config.logging:
-            configure_logs(config.logging, worker=self._worker)
+        self.log_level.configure(config.logging)
         self.config = config
         restart = self.journal.use(journal)
         self._flush_journal()
