@@ -30,6 +30,7 @@ from gateway.admin.http_timeouts import HttpTimeouts
 from gateway.admin.listing import QueryError
 from gateway.admin.overview import DESTINATIONS, LINKS, VIRTUAL_HOSTS
 from gateway.admin.sessions import SESSIONS
+from gateway.admin.trace_stream import TraceStreams
 from gateway.errors import ConfigError
 from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.log_limits import LogRateLimiter
@@ -109,6 +110,7 @@ class AdminHttpServer:
                 web.get("/api/sessions/{id}", self._get_session),
                 web.delete("/api/sessions/{id}", self._delete_session),
                 web.post("/api/reload", self._post_reload),
+                web.post("/api/trace", self._post_trace),
                 web.get("/api/log-level", self._get_log_level),
                 web.post("/api/log-level", self._post_log_level),
                 web.get("/api/destinations", self._get_destinations),
@@ -128,6 +130,7 @@ class AdminHttpServer:
             max_field_size=_MAX_LINE,
         )
         self._timeouts = HttpTimeouts(self._protocol)
+        self._traces = TraceStreams(view, self._timeouts)
 
     def use(self, settings: AdminSettings) -> None:
         """Let other users and host names in from now on."""
@@ -139,6 +142,7 @@ class AdminHttpServer:
 
     async def stop(self) -> None:
         """Answer the requests that have come, and close every connection."""
+        self._traces.is_stopping = True
         await self._runner.cleanup()
 
     def connection(self, accepted: AcceptedConnection) -> asyncio.Protocol:
@@ -265,6 +269,9 @@ class AdminHttpServer:
             return json_answer({"error": str(refused), "file": refused.file, "mistakes": mistakes}, 422)
         restart = [{"key": key, "in_use": value} for key, value in done.restart.items()]
         return json_answer({"changes": done.changes, "restart": restart})
+
+    async def _post_trace(self, request: web.Request) -> web.StreamResponse:
+        return self._change_refused(request) or await self._traces.answer(request, self._operator(request))
 
     async def _get_log_level(self, request: web.Request) -> web.Response:
         no_query(request.query)

@@ -94,6 +94,7 @@ class Gateway:
             log_limits=self.log_limits,
             paced=paced,
         )
+        self.traces = self._context.traces
         # Connections with a session.
         self.clients = self._context.clients
         # Their deadlines are being checked.
@@ -237,6 +238,7 @@ class Gateway:
         if not self._is_sweeping:
             self._is_sweeping = True
             self._context.paced.do_each(self._sweep_clients())
+        guarded(self, self.traces.sweep)
         guarded(self, self.limits.forget_idle)
         guarded(self, self.pool.drain.sweep)
         guarded(self, self.pool.close_idle)
