@@ -45,9 +45,13 @@ class Mistake:
     """What to write instead, where that can be guessed."""
     line: int | None = None
     """Line in the file, counted from 1; None when the file does not mention the place at all."""
+    column: int | None = None
+    """Column in the line, counted from 1, where no path says what in the line is meant."""
 
     def __str__(self) -> str:
-        place = ", ".join(part for part in (f"line {self.line}" if self.line else "", self.path) if part)
+        numbers = f"line {self.line}" if self.line else ""
+        numbers += f", column {self.column}" if self.column else ""
+        place = ", ".join(part for part in (numbers, self.path) if part)
         text = f"{place}: {self.sentence}" if place else self.sentence
         return f"{text} {self.suggestion}" if self.suggestion else text
 

@@ -15,8 +15,10 @@ import json
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
+from gateway.config.base_models import fits_short_string
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.errors import CloseReason, StompError
 from gateway.session import error_frames, ops
@@ -115,11 +117,14 @@ def read_connect(
 
 def _settings(host: bytes | None, resolve: FindVirtualHost) -> VirtualHost:
     try:
-        settings = resolve(None if host is None else host.decode())
+        name = None if host is None else host.decode()
     except UnicodeDecodeError:
-        settings = None
+        raise error_frames.virtual_host_denied(host or b"") from None
+    settings = resolve(name)
     if settings is None:
-        raise error_frames.virtual_host_denied(b"" if host is None else host)
+        can_be_alias = name and fits_short_string(name)
+        denied = error_frames.unknown_virtual_host if can_be_alias else error_frames.virtual_host_denied
+        raise denied(host or b"")
     return settings
 
 
@@ -145,6 +150,16 @@ def _credentials(headers: Mapping[bytes, bytes], settings: VirtualHost, certific
     return ops.Login(settings, login, passcode)
 
 
+@lru_cache(maxsize=16)
+def _server_header(broker_version: tuple[int, ...], product: bytes) -> bytes:
+    """The broker as server-name and the gateway as comment (STOMP 1.2, "CONNECTED Frame").
+
+    Libraries choose the dialect of RabbitMQ by the name with the slash behind it. A broker may not tell its version, or
+    be lost already.
+    """
+    return b"RabbitMQ/%b %b" % (".".join(map(str, broker_version)).encode() or b"unknown", product)
+
+
 _UNKNOWN_CLIENT: Final = ClientFacts()
 _NO_HEARTBEATS: Final = Heartbeats()
 
@@ -156,13 +171,13 @@ def _nobody() -> None:
 class ConnectHandler:
     """The session until it is connected: CONNECT, or the first frame of a client that may leave CONNECT out."""
 
-    __slots__ = ("_context", "_observe", "_request", "_resolve", "_server", "client", "heartbeats")
+    __slots__ = ("_context", "_observe", "_product", "_request", "_resolve", "client", "heartbeats")
 
-    def __init__(self, context: SessionContext, server: bytes, resolve: FindVirtualHost) -> None:
+    def __init__(self, context: SessionContext, product: bytes, resolve: FindVirtualHost) -> None:
         self.client = _UNKNOWN_CLIENT
         self.heartbeats = _NO_HEARTBEATS
         self._context = context
-        self._server = server
+        self._product = product
         self._resolve = resolve
         self._request: ConnectRequest | None = None
         self._observe: Callable[[], SessionObserver | None] = _nobody
@@ -239,13 +254,15 @@ class ConnectHandler:
         context.move(State.CONNECTED)
         context.observer = self._observe()
         if not request.is_implicit:
-            context.output.append(self._connected(request))
+            context.output.append(self._connected(request, event.broker_version))
         elif context.observer is not None:
             context.observer.used("implicit-connect")
         return True
 
-    def _connected(self, request: ConnectRequest) -> bytes:
-        server = b"" if request.login.settings.hide_server_info else b"server:%b\n" % self._server
+    def _connected(self, request: ConnectRequest, broker_version: tuple[int, ...]) -> bytes:
+        settings, server = request.login.settings, b""
+        if not settings.hide_server_info:
+            server = b"server:%b\n" % (settings.server_header or _server_header(broker_version, self._product))
         # Nothing here needs an escape.
         facts = server, self._context.identity, self.heartbeats.header, request.version
         return b"CONNECTED\n%bsession:%b\nheart-beat:%b\nversion:%b\n\n\0\n" % facts

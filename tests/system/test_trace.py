@@ -29,7 +29,9 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def gateway(broker_url: str, authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+def gateway(
+    broker_url: str, authority: Authority, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GatewayProcess]:
     certificate, key = authority.sign(tmp_path_factory.mktemp("server"), "server")
     tls = {"cert_file": str(certificate), "key_file": str(key)}
     listeners = [{"tcp": "127.0.0.1:0"}, {"tcp": "127.0.0.1:0", "tls": tls}, {"websocket": "127.0.0.1:0"}]
