@@ -121,18 +121,12 @@ async def test_clients_of_a_login_are_seen_in_both_directions_and_no_others(
 
 
 async def test_the_trace_of_a_session_ends_with_it(gateway: GatewayProcess) -> None:
-    async with within(), StompClient.logged_in(gateway.address, heart_beat="0,100") as client:
+    async with within(), StompClient.logged_in(gateway.address) as client:
         async with TraceReader.begun(gateway, client.connected["session"]) as trace:
-            for _ in range(3):
-                client.writer.write(b"\n")
-            # Those that were sent before, and at least two new ones.
-            await client.reader.read(1 << 16)
-            await client.reader.readexactly(3)
+            client.writer.write(b"\n\n\n")
             await client.disconnect()
             assert await trace.ended() == ExitCode.OK
-    beats = [item for item in trace.items if item.get("event") == "heart-beats"]
-    assert sum(item["from_client"] for item in beats) == 3
-    assert sum(item["to_client"] for item in beats) >= 2
+    assert [item["from_client"] for item in trace.items if item.get("event") == "heart-beats"] == [3]
     assert trace.said == ["> DISCONNECT", "< RECEIPT"]
     assert trace.items[-1]["reason"] == "the session has ended"
     started = (await gateway.until_logged("trace started"))[-1]

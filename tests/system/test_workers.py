@@ -28,6 +28,7 @@ from tests.support.certificates import Authority
 from tests.support.deadline import PATIENCE, until, within
 from tests.support.gateway import ROOT, Address, GatewayProcess, configuration, gateway_process, listening, parsed
 from tests.support.stomp_client import ConnectionOverError, StompClient, final_error
+from tests.support.trace_reader import TraceReader
 from tests.support.websocket_client import WebSocketClient
 
 pytestmark = pytest.mark.system
@@ -140,6 +141,34 @@ async def test_an_operator_closes_a_session_of_any_worker(shared: GatewayProcess
             assert (await admin.ask(f"/api/sessions/{session}?reason=enough", "DELETE")).status == 204
             assert await final_error(client) == ("Closed by operator", "enough\n")
         assert (await admin.ask("/api/sessions/none", "DELETE")).status == 404
+
+
+async def test_a_trace_sees_clients_of_all_workers_also_of_a_successor(process: GatewayProcess) -> None:
+    by_successor: set[str] = set()
+
+    async def keep_sending(worker: int) -> None:
+        """The successor has its part of the trace a moment after it has begun to serve."""
+        while True:
+            async with StompClient.logged_in(process.address) as client:
+                if await worker_of(process, client.connected["session"]) == worker:
+                    by_successor.add(client.connected["session"])
+                    await client.ask("SEND", b"x", destination="/topic/traced")
+
+    async with within(2 * PATIENCE), on_each_worker(process) as by_worker:
+        async with TraceReader.begun(process, "--login", "guest") as trace:
+            clients = [group[0] for group in by_worker]
+            for client in clients:
+                await client.ask("SEND", b"x", destination="/topic/traced")
+            sessions = {client.connected["session"] for client in clients}
+            await trace.until(lambda _: {item["session"] for item in trace.frames} == sessions)
+
+            (first, _) = await started(process)
+            os.kill(first, signal.SIGKILL)
+            (line,) = await process.until_logged("worker started")
+            sending = asyncio.create_task(keep_sending(line["worker"]))
+            await trace.until(lambda item: item.get("command") == "SEND" and item["session"] in by_successor)
+            sending.cancel()
+            await asyncio.wait([sending])
 
 
 async def test_a_worker_that_is_killed_ends_its_sessions_only(process: GatewayProcess, queue: str) -> None:

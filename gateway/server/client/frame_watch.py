@@ -92,7 +92,7 @@ class WatchedClient(Protocol):
         """Let a watch hear what both sides say from now on; None: no more."""
 
 
-class _Side:
+class _Direction:
     """What is heard from one side.
 
     Without a scanner nothing is, because the traces have no room, until they have.
@@ -117,7 +117,7 @@ class FrameWatch:
         self.traces: list[Trace] = []
         self._clock = clock
         self._told_at = clock()
-        self._client_side, self._gateway_side = _Side(FROM_CLIENT), _Side(TO_CLIENT)
+        self._client_side, self._gateway_side = _Direction(FROM_CLIENT), _Direction(TO_CLIENT)
         self._gateway_side.passed = self._frames_sent()
 
     def received(self, data: bytes, decoder: Decoder) -> None:
@@ -138,7 +138,7 @@ class FrameWatch:
         side.skip -= skipped
         self._hear(side, data[skipped:], now)
 
-    def _find_place(self, side: _Side, decoder: Decoder) -> None:
+    def _find_place(self, side: _Direction, decoder: Decoder) -> None:
         """Hear from here on: pass over what has come before this read."""
         skip, unread = decoder.unread
         if len(unread) > _MOST_UNREAD:
@@ -166,7 +166,7 @@ class FrameWatch:
         self.client.stats.add_to(sums)
         return sum(sums.frames_sent.values())
 
-    def _count_unheard(self, side: _Side, total: int) -> None:
+    def _count_unheard(self, side: _Direction, total: int) -> None:
         """So many frames have passed: those that were not heard are left out of the traces."""
         if side.passed is not None and total > side.passed:
             for trace in self.traces:
@@ -176,7 +176,7 @@ class FrameWatch:
     def _is_full(self, now: float) -> bool:
         return all(trace.is_full(self, now) for trace in self.traces)
 
-    def _hear(self, side: _Side, data: bytes, now: float) -> None:
+    def _hear(self, side: _Direction, data: bytes, now: float) -> None:
         scanner = side.scanner
         if scanner is None or not data:
             return

@@ -196,6 +196,7 @@ def test_a_trace_ends_with_its_time_and_lets_its_clients_go(traces: Traces, cloc
     traces.begin("a", EVERYBODY, 60, [client])
     client.receive(SEND)
     client.receive(b"\n\n")
+    client.transport.write(b"\n")
     clock.now += 61
     traces.sweep()
     assert type(client.decoder) is Decoder
@@ -203,7 +204,7 @@ def test_a_trace_ends_with_its_time_and_lets_its_clients_go(traces: Traces, cloc
     client.receive(SEND)
     part = traces.take("a")
     assert (said(part), part.end) == (["SEND", "heart-beats"], "its time was over")
-    assert items(part)[1]["from_client"] == 2
+    assert (items(part)[1]["from_client"], items(part)[1]["to_client"]) == (2, 1)
     traces.end("a")
     assert len(traces) == 0
 
