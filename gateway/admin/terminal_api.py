@@ -143,8 +143,9 @@ class AdminApi:
         if text:
             return f"{self.url}: {text}"
         return (
-            f"{self.url}: this is not a stomp-gateway's admin listener (HTTP status {status}). That has port "
-            f"15693 unless configured otherwise, and RabbitMQ's own metrics have 15692. Name it with --url or {URL_VARIABLE}."
+            f"{self.url}: this is not a stomp-gateway's admin listener (HTTP status {status}). That has "
+            "port 15693 unless configured otherwise, and RabbitMQ's own metrics have 15692. "
+            f"Name it with --url or {URL_VARIABLE}."
         )
 
 

@@ -190,7 +190,14 @@ class ClientConnection(StompProtocol):
         identity = self.session.identity.decode()
         login_until = self._accepted.accepted_at + self._listener.login_timeout
         self._login = LoginHandler(
-            context.pool, context.limits, context.log_limits, peer.host, client, identity, login_until
+            context.pool,
+            context.limits,
+            context.log_limits,
+            self._log,
+            peer.host,
+            client,
+            identity,
+            login_until,
         )
         self._bridge = Bridge(self.session, self, context.pool, self._login, client, context.spawn)
         self._deadlines = ClientDeadlines(
