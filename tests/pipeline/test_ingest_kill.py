@@ -175,7 +175,7 @@ def test_every_line_once_after_three_kills(tmp_path: Path) -> None:
 @pytest.mark.kills
 @pytest.mark.parametrize("seeds", [range(10), range(10, 20)], ids=["seeds 0 to 9", "seeds 10 to 19"])
 def test_every_line_once_whenever_it_is_killed(tmp_path: Path, seeds: range) -> None:
-    """Each seed adds to the journal, and draws how the next run is killed, which also has to clear up after the last."""
+    """Each seed adds to the journal, and draws how the next run is killed, which also clears up after the last one."""
     with ExitStack() as processes:  # a Java that is not killed goes on running beside the next ones
         for seed in seeds:
             chance = random.Random(seed)  # noqa: S311 - repeatable is what it must be
