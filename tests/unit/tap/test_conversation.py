@@ -61,8 +61,8 @@ class Talk:
             data = head.strip().replace("; ", "\n").encode() + b"\n\n" + body.encode() + b"\0\n"
             self.heard.heard(data, from_client=from_client)
 
-    def log_in(self) -> None:
-        self.client("CONNECT; accept-version:1.2; login:anna; passcode:secret-word; host:orders")
+    def log_in(self, host: str = "orders") -> None:
+        self.client(f"CONNECT; accept-version:1.2; login:anna; passcode:secret-word; host:{host}")
         self.heard.heard(CONNECTED, from_client=False)
 
     @property
@@ -278,6 +278,13 @@ def test_what_comes_before_a_login_is_bounded(tmp_path: Path) -> None:
 
 
 # Rules in which the gateway differs.
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "\\c\\c1"])
+def test_a_virtual_host_that_is_called_as_the_machine_is_found(host: str, tmp_path: Path) -> None:
+    talk = Talk(tmp_path)
+    talk.log_in(host)
+    assert talk.used == {"connect/host-localhost"}
 
 
 def test_each_rule_is_one_in_which_the_gateway_differs() -> None:
