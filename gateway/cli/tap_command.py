@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.cli.commands import add_command, run_coroutine
 from gateway.errors import ExitCode, UsageError
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
     from gateway.cli.commands import Commands
     from gateway.config.scalars import SocketAddress
+
+# No limit, as in a configuration.
+_NULL: Final = "null"
 
 _DESCRIPTION = """\
 Stand between STOMP clients and any STOMP server, pass all bytes on untouched, and write the traffic journal of what
@@ -26,6 +30,7 @@ _EPILOG = """\
 examples:
   stomp-gateway tap --listen 0.0.0.0:61614 --upstream mq.example.org:61613 --journal /var/lib/tap
   stomp-gateway tap ... --level message --users hashed --peers prefix
+  stomp-gateway tap ... --retain null --retain-bytes 20GiB     until your rarest client has connected
   stomp-gateway tap ... --upstream activemq:61613 --impl other
   stomp-gateway tap --listen 0.0.0.0:61615 --cert-file tap.pem --key-file tap.key \\
                     --upstream mq.example.org:61614 --upstream-tls --ca-file ca.pem --journal DIR
@@ -74,6 +79,15 @@ def add_tap(commands: Commands) -> None:
         "--peers", choices=("full", "prefix", "none"), default="full",
         help="clients' addresses as they are, cut to the network, or not at all (default: full)",
     )  # fmt: skip
+    kept = tap.add_argument_group("what is kept")
+    kept.add_argument(
+        "--retain", default="7d", metavar="DURATION",
+        help="how long, such as 12h or 30d; null: for ever (default: %(default)s)",
+    )  # fmt: skip
+    kept.add_argument(
+        "--retain-bytes", default=_NULL, metavar="SIZE",
+        help="how much, such as 20GiB, beyond which the oldest is deleted; null: no limit (default: %(default)s)",
+    )  # fmt: skip
     tls = tap.add_argument_group("TLS")
     tls.add_argument("--cert-file", metavar="FILE", help="take TLS from clients, with this certificate and chain (PEM)")
     tls.add_argument("--key-file", metavar="FILE", help="its private key (PEM, not encrypted)")
@@ -96,6 +110,8 @@ def _run(options: argparse.Namespace) -> ExitCode:
         by_message=options.level == "message",
         hashes_users=options.users == "hashed",
         peers=options.peers,
+        retain=_retain(options.retain),
+        retain_bytes=_retain_bytes(options.retain_bytes),
         listen_tls=_listen_tls(options),
         upstream_tls=_upstream_tls(options),
     )
@@ -120,6 +136,24 @@ def _node(name: str | None) -> str | None:
         return None if name is None else checked_node_name(name)
     except ValueError as error:
         raise UsageError(f"--node {name}: {error}") from None
+
+
+def _retain(text: str) -> float:
+    from gateway.config.scalars import Duration  # noqa: PLC0415
+
+    try:
+        return math.inf if text == _NULL else Duration(zero=False).read(text)
+    except ValueError as error:
+        raise UsageError(f"--retain {text}: {error}") from None
+
+
+def _retain_bytes(text: str) -> int | None:
+    from gateway.config.scalars import Size  # noqa: PLC0415
+
+    try:
+        return None if text == _NULL else Size().read(text)
+    except ValueError as error:
+        raise UsageError(f"--retain-bytes {text}: {error}") from None
 
 
 def _listen_tls(options: argparse.Namespace) -> ssl.SSLContext | None:

@@ -21,7 +21,7 @@ from gateway.config.mistakes import Finding, Trail, closest, mapping, path_text
 from gateway.config.model import PASS_THROUGH, GatewayConfig
 from gateway.config.rules import DestinationRule, QueueArguments
 from gateway.config.scalars import BrokerUrl, SocketAddress
-from gateway.config.ship_settings import AMQP
+from gateway.config.ship_settings import AMQP, LARGEST_STREAM_SEGMENT
 from gateway.config.virtual_host import VirtualHost, VirtualHostSettings
 from gateway.patterns import Pattern
 
@@ -256,8 +256,13 @@ def _shipping(virtual_host: VirtualHost) -> Iterator[Finding]:
         yield Finding(trail, sentence, "For example retain_bytes: 2GiB.")
     elif journal.retain_bytes <= journal.rotate_bytes:
         yield Finding(trail, "retain_bytes leaves no room for one segment of rotate_bytes.", "Give it more.")
-    if journal.ship.to == AMQP and (journal.ship.user or virtual_host.default_user) is None:
+    if journal.ship.to != AMQP:
+        return
+    if (journal.ship.user or virtual_host.default_user) is None:
         yield Finding((*trail, "ship"), "Shipping to amqp needs a user, and there is no default_user.", "Give it user.")
+    # The last lines of a segment may go beyond rotate_bytes.
+    if journal.rotate_bytes > LARGEST_STREAM_SEGMENT // 2:
+        yield Finding(trail, "rotate_bytes is too much for shipping to amqp.", "Give it 512MiB at most.")
 
 
 def _useless_rules(trail: Trail, place: VirtualHostSettings) -> Iterator[Finding]:

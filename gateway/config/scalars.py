@@ -52,7 +52,7 @@ class Quantity(ABC):
     """The regular expression of what it takes as text."""
 
     @abstractmethod
-    def _read(self, value: object) -> object:
+    def read(self, value: object) -> object:
         """The field's value, from a value of the file. Raises `mistake` for what it does not take."""
 
     @abstractmethod
@@ -60,7 +60,7 @@ class Quantity(ABC):
         """The JSON Schema of what it takes besides text."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._read)
+        return core_schema.no_info_plain_validator_function(self.read)
 
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
@@ -83,7 +83,7 @@ class Duration(Quantity):
     most: float | None = None
     whole: bool = False
 
-    def _read(self, value: object) -> float:
+    def read(self, value: object) -> float:
         seconds = self._seconds(value)
         if not math.isfinite(seconds) or seconds < 0 or (self.most is not None and seconds > self.most):
             limit = "" if self.most is None else f" and at most {self.most:g} seconds"
@@ -117,7 +117,7 @@ class Size(Quantity):
 
     TEXT: ClassVar[str] = r"[0-9]+(\.[0-9]+)?\s*(B|KiB|MiB|GiB)?"
 
-    def _read(self, value: object) -> int:
+    def read(self, value: object) -> int:
         size = self._size(value)
         if size < 1:
             raise mistake("A size must be at least 1 byte.")
@@ -153,7 +153,7 @@ class Count(Quantity):
     least: int = 1
     most: int = _LARGEST_COUNT
 
-    def _read(self, value: object) -> int:
+    def read(self, value: object) -> int:
         if isinstance(value, str) and re.fullmatch(self.TEXT, value):
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
@@ -175,7 +175,7 @@ class Factor(Quantity):
     least: float
     most: float
 
-    def _read(self, value: object) -> float:
+    def read(self, value: object) -> float:
         if isinstance(value, str) and re.fullmatch(self.TEXT, value):
             value = float(value)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -194,7 +194,7 @@ class Switch(Quantity):
 
     TEXT: ClassVar[str] = "(true|false)"
 
-    def _read(self, value: object) -> bool:
+    def read(self, value: object) -> bool:
         if isinstance(value, bool):
             return value
         if value in ("true", "false"):
