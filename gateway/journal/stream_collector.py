@@ -229,14 +229,18 @@ class _Reading:
             self._refuse("this segment is damaged", offset, part.name)
         else:
             try:
-                await asyncio.to_thread(self._store.put, part.name, data)
-                self._done.segments += 1
-                self._done.bytes += len(data)
+                await asyncio.to_thread(self._put, part.name, data)
             except SegmentDiffersError as error:
                 self._refuse(str(error), offset, part.name)
         # Its gateway may have begun before, and was killed.
         for key in [key for key, publication in self._open.items() if publication.name == part.name]:
             self._drop(key)
+
+    def _put(self, name: str, data: bytes) -> None:
+        # Counted where it is stored: a SIGTERM ends who waits for it, and not the thread.
+        self._store.put(name, data)
+        self._done.segments += 1
+        self._done.bytes += len(data)
 
     def _forget_abandoned(self, now: float) -> None:
         for key in [key for key, publication in self._open.items() if now - publication.at > _ABANDONED]:
