@@ -84,6 +84,7 @@ class Duration(Quantity):
     whole: bool = False
 
     def read(self, value: object) -> float:
+        """See `Quantity`."""
         seconds = self._seconds(value)
         if not math.isfinite(seconds) or seconds < 0 or (self.most is not None and seconds > self.most):
             limit = "" if self.most is None else f" and at most {self.most:g} seconds"
@@ -118,6 +119,7 @@ class Size(Quantity):
     TEXT: ClassVar[str] = r"[0-9]+(\.[0-9]+)?\s*(B|KiB|MiB|GiB)?"
 
     def read(self, value: object) -> int:
+        """See `Quantity`."""
         size = self._size(value)
         if size < 1:
             raise mistake("A size must be at least 1 byte.")
@@ -154,6 +156,7 @@ class Count(Quantity):
     most: int = _LARGEST_COUNT
 
     def read(self, value: object) -> int:
+        """See `Quantity`."""
         if isinstance(value, str) and re.fullmatch(self.TEXT, value):
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
@@ -176,6 +179,7 @@ class Factor(Quantity):
     most: float
 
     def read(self, value: object) -> float:
+        """See `Quantity`."""
         if isinstance(value, str) and re.fullmatch(self.TEXT, value):
             value = float(value)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -195,6 +199,7 @@ class Switch(Quantity):
     TEXT: ClassVar[str] = "(true|false)"
 
     def read(self, value: object) -> bool:
+        """See `Quantity`."""
         if isinstance(value, bool):
             return value
         if value in ("true", "false"):

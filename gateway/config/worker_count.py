@@ -24,6 +24,7 @@ class WorkerCount(Count):
     most: int = 256
 
     def read(self, value: object) -> int:
+        """See `Quantity`."""
         return super().read(min(cores(), self.most) if value == "auto" else value)
 
 

@@ -223,8 +223,8 @@ class Files:
 def recover(directory: Path, node: str | None) -> list[Path]:
     """Finish the segments that dead processes left open: cut them to their last whole line and rename them.
 
-    Those of this gateway's node are recovered at once, those of other nodes only when they are old. ``node`` is None for
-    who asks by hand: then all that nobody has locked are recovered at once, whoever wrote them. Returns the finished
+    Those of this gateway's node are recovered at once, those of other nodes only when they are old. If a person asks,
+    ``node`` is None: then all that nobody has locked are recovered at once, whoever wrote them. Returns the finished
     segments.
     """
     recovered = []

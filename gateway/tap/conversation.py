@@ -44,6 +44,7 @@ _LONGEST_ID: Final = 1_024
 # Frames that a client sends before CONNECTED, and bytes of their headers: they are looked at when it has come.
 _MAX_EARLY: Final = 1_000
 _MAX_EARLY_BYTES: Final = 65_536
+_FRAMES_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class Conversation:
         self._errors = 0
 
     def heard(self, data: bytes, *, from_client: bool) -> Iterator[None]:
-        """Bytes have passed: hear a frame with each step of the iterator. HOT: once per read."""
+        """Bytes have passed: hear some frames with each step of the iterator. HOT: once per read."""
         self._clock.tick()
         return self._hear(data, from_client, self._clock.now)
 
@@ -115,17 +116,19 @@ class Conversation:
         if side.scanner is None:
             return
         take, clock = self._from_client if from_client else self._from_server, self._clock
+        clock.now = at
         try:
             for frame in side.scanner.scan(data):
-                # Others are heard between two steps.
-                clock.now = at
                 side.frames += 1
                 if self._trims:
                     frame = frame._replace(headers=trim_values(frame.headers))  # noqa: PLW2901
                 take(frame)
-                yield
-                if side.scanner is None:
-                    return
+                if not side.frames % _FRAMES_AT_ONCE:
+                    yield
+                    # Others were heard meanwhile.
+                    if side.scanner is None:
+                        return
+                    clock.now = at
         except UnreadableStreamError as error:
             self.give_up(from_client=from_client, reason=str(error))
 

@@ -3,8 +3,8 @@
 Each direction has at most one read and one write buffer in memory: while one side does not take what it gets, the other
 is not read. The end of a direction is passed on, and the other direction goes on.
 
-The conversation hears a large read a part at a time, so that frames that take long to hear keep nobody else waiting. Until
-it has heard all that has passed, neither side is read.
+The conversation hears a large read a part at a time, so that frames that take long to hear keep nobody else waiting.
+Until it has heard all that has passed, neither side is read.
 """
 
 from __future__ import annotations

@@ -213,6 +213,7 @@ def test_following_ends_with_sigterm(broker_url: str, stream: str, tmp_path: Pat
     journal, there = tmp_path / "journal", tmp_path / "there"
     finished(journal, 1)
     ship(broker_url, stream, journal)
+    publish(broker_url, stream, [(Basic.Properties(), b"no segment")])
     command = [sys.executable, "-m", "gateway", *collect_command(broker_url, stream, there, "--follow")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         while not contents(there):
@@ -228,6 +229,7 @@ def test_following_ends_with_sigterm(broker_url: str, stream: str, tmp_path: Pat
             process.kill()
     assert process.returncode == ExitCode.OK
     assert out.startswith("2 segments collected")
+    assert out.endswith("1 messages refused\n")
 
 
 def test_a_login_that_is_refused_is_an_error_without_the_passcode(

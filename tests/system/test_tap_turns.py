@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -74,6 +75,11 @@ def _reads(ending: Ending | None) -> bool:
     return ending.transport.is_reading()
 
 
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    (segment,) = folder.glob(f"d=*/{PATTERN}")
+    return [json.loads(line) for line in segment.read_bytes().splitlines()]
+
+
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_a_client_whose_frames_take_long_waits_and_others_do_not(
     loop_factory: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path
@@ -126,8 +132,7 @@ async def test_all_that_has_passed_is_heard_before_the_end(tmp_path: Path) -> No
         turns.release()
         await stopping
         writer.close()
-    (segment,) = tmp_path.glob(f"d=*/{PATTERN}")
-    lines = [json.loads(line) for line in segment.read_bytes().splitlines()]
+    lines = _lines(tmp_path)
     events = [line["e"] for line in lines if line["e"] != "use"]
     assert events == ["open", "conn", *["send"] * frames, "end", "close"]
     assert lines[-2]["f"]["frames_in"] == frames + 1
