@@ -222,6 +222,14 @@ def test_at_level_session_there_are_counts(tmp_path: Path) -> None:
     assert talk.of("end")[0]["f"]["max_unacked"] == 3
 
 
+def test_what_is_heard_later_has_the_time_when_it_passed(talk: Talk) -> None:
+    at = talk.clock.now
+    for _ in talk.heard.heard(b"SEND\ndestination:/topic/a\n\n\0" * 30, from_client=True):
+        talk.clock.now += 1000
+    assert talk.clock.now > at
+    assert {line["t"] for line in talk.of("send")} == {at + talk.clock.offset}
+
+
 def test_many_subscriptions_end_one_after_the_other(talk: Talk) -> None:
     talk.client(*(f"SUBSCRIBE; id:{number}; destination:/topic/a" for number in range(30)))
     assert talk.end(by_client=True) == len(talk.of("unsub")) == 30
