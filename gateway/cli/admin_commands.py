@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gateway.admin.terminal_columns import LINKS, PLUGIN_COLUMNS, SESSIONS, meanings
 from gateway.cli.commands import add_command
+from gateway.cli.option_types import duration
 from gateway.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -147,7 +148,9 @@ def add_admin(commands: Commands) -> None:
     _add_server_options(top)
     top.add_argument("--virtual-host", metavar="NAME", help="only sessions of this virtual host")
     top.add_argument("--login", metavar="NAME", help="only sessions of this login")
-    top.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two updates (default: 2)")
+    top.add_argument(
+        "--interval", type=duration, default="2s", metavar="TIME", help="between two updates (default: 2s)"
+    )
     top.add_argument("--once", "--batch", action="store_true", help="print once and end (default without a terminal)")
     top.add_argument("--limit", type=int, metavar="N", help="sessions to show (default: all that fit; --once: 20)")
 

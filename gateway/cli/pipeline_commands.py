@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.cli.commands import add_command
 from gateway.cli.lake_commands import add_lake_commands
-from gateway.cli.option_types import UNITS, duration
+from gateway.cli.option_types import duration
 from gateway.cli.report_commands import add_compare, add_report
 from gateway.errors import ExitCode, PipelineError, UsageError
 
@@ -93,14 +93,14 @@ def _add_ingest(commands: Commands) -> None:
     ingest.add_argument(
         "--idle-after",
         type=duration,
-        default=UNITS["d"],
+        default="1d",
         metavar="TIME",
         help="a durable subscription without a connection for this long is idle (default: 1d)",
     )
     ingest.add_argument(
         "--abandoned-after",
         type=duration,
-        default=7 * UNITS["d"],
+        default="7d",
         metavar="TIME",
         help="and after this long it is abandoned (default: 7d)",
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from gateway.cli.commands import add_command, run_coroutine
+from gateway.cli.option_types import NULL, duration_or_null, size_or_null
 from gateway.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
     from gateway.cli.commands import Commands
     from gateway.config.scalars import SocketAddress
-
-# No limit, as in a configuration.
-_NULL: Final = "null"
 
 _DESCRIPTION = """\
 Stand between STOMP clients and any STOMP server, pass all bytes on untouched, and write the traffic journal of what
@@ -81,11 +78,11 @@ def add_tap(commands: Commands) -> None:
     )  # fmt: skip
     kept = tap.add_argument_group("what is kept")
     kept.add_argument(
-        "--retain", default="7d", metavar="DURATION",
+        "--retain", type=duration_or_null, default="7d", metavar="DURATION",
         help="how long, such as 12h or 30d; null: for ever (default: %(default)s)",
     )  # fmt: skip
     kept.add_argument(
-        "--retain-bytes", default=_NULL, metavar="SIZE",
+        "--retain-bytes", type=size_or_null, default=NULL, metavar="SIZE",
         help="how much, such as 20GiB, beyond which the oldest is deleted; null: no limit (default: %(default)s)",
     )  # fmt: skip
     tls = tap.add_argument_group("TLS")
@@ -110,8 +107,8 @@ def _run(options: argparse.Namespace) -> ExitCode:
         by_message=options.level == "message",
         hashes_users=options.users == "hashed",
         peers=options.peers,
-        retain=_retain(options.retain),
-        retain_bytes=_retain_bytes(options.retain_bytes),
+        retain=options.retain,
+        retain_bytes=options.retain_bytes,
         listen_tls=_listen_tls(options),
         upstream_tls=_upstream_tls(options),
     )
@@ -136,24 +133,6 @@ def _node(name: str | None) -> str | None:
         return None if name is None else checked_node_name(name)
     except ValueError as error:
         raise UsageError(f"--node {name}: {error}") from None
-
-
-def _retain(text: str) -> float:
-    from gateway.config.scalars import Duration  # noqa: PLC0415
-
-    try:
-        return math.inf if text == _NULL else Duration(zero=False).read(text)
-    except ValueError as error:
-        raise UsageError(f"--retain {text}: {error}") from None
-
-
-def _retain_bytes(text: str) -> int | None:
-    from gateway.config.scalars import Size  # noqa: PLC0415
-
-    try:
-        return None if text == _NULL else Size().read(text)
-    except ValueError as error:
-        raise UsageError(f"--retain-bytes {text}: {error}") from None
 
 
 def _listen_tls(options: argparse.Namespace) -> ssl.SSLContext | None:

@@ -126,9 +126,9 @@ def _revocation_file(value: object, info: ValidationInfo) -> Path:
 
 
 def _key_file(value: object, info: ValidationInfo) -> Path:
-    file, certificate = _files(info).readable(_name(value)), info.data.get("cert_file")
-    # Without a certificate beside it, the key belongs to the one in `upstream.tls`: `consistency` checks the two.
-    return file if certificate is None else _files(info).key(file, certificate)
+    files, name, certificate = _files(info), _name(value), info.data.get("cert_file")
+    # Without a certificate beside it, `merged_consistency` compares the key with the one in `upstream.tls`.
+    return files.key_alone(name) if certificate is None else files.key(files.readable(name), certificate)
 
 
 Text = Annotated[str, Field(strict=True, min_length=1)]

@@ -15,7 +15,7 @@ from pydantic.json_schema import JsonSchemaValue
 
 from gateway.config.base_models import MergeableModel, VirtualHostName, fits_short_string, merge
 from gateway.config.listener_settings import AdminSettings, Listener
-from gateway.config.scalars import VARIABLE_PATTERN, Count, Duration, SocketAddress
+from gateway.config.scalars import VARIABLE_PATTERN, Count, Duration, SocketAddress, Switch
 from gateway.config.virtual_host import Upstream, VirtualHost, VirtualHostEntry, VirtualHostSettings
 from gateway.config.worker_count import WorkerCount
 
@@ -66,6 +66,9 @@ class GatewayConfig(MergeableModel):
     """For every virtual host, unless it says otherwise."""
     default_vhost: VirtualHostName = "/"
     """The virtual host of a client whose CONNECT has no host header."""
+    local_aliases: Annotated[bool, Switch()] = True
+    """localhost, 127.0.0.1, ::1 and the machine's own names mean default_vhost, where no virtual host has that name or
+    alias, and there is none with the name "*"."""
     virtual_hosts: Mapping[VirtualHostName, VirtualHostEntry] = Field(
         default_factory=lambda: {"/": VirtualHostEntry()}, json_schema_extra={"type": ["object", "null"]}
     )

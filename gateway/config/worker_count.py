@@ -23,9 +23,8 @@ class WorkerCount(Count):
 
     most: int = 256
 
-    def read(self, value: object) -> int:
-        """See `Quantity`."""
-        return super().read(min(cores(), self.most) if value == "auto" else value)
+    def _read(self, value: object) -> int:
+        return super()._read(min(cores(), self.most) if value == "auto" else value)
 
 
 def cores() -> int:

@@ -139,8 +139,18 @@ def access_refused(login: bytes, settings: VirtualHost) -> StompError:
 
 
 def virtual_host_denied(name: bytes) -> StompError:
-    """A virtual host that does not exist, is full, or denies the user."""
+    """A virtual host that is not there, is full, or denies the user."""
     return bad_connect(b"Virtual host '%b' access denied" % name)
+
+
+def unknown_virtual_host(name: bytes) -> StompError:
+    """A name that no virtual host of the configuration has, but could have."""
+    body = (
+        b"Virtual host '%b' access denied\n"
+        b"The gateway has no virtual host of this name. If clients are right to send it as 'host', add it to 'aliases' "
+        b"of their virtual host in the gateway's configuration.\n"
+    )
+    return bad_connect(body % name)
 
 
 def login_failed(code: int, text: str, login: bytes, settings: VirtualHost) -> StompError:
@@ -325,7 +335,9 @@ def closing(message: str, body: str, reason: CloseReason) -> StompError:
 
 def closed_for(error: StompError, reason: CloseReason) -> StompError:
     """The same error, but it closes the connection."""
-    return StompError(error.message, error.body, reason, error.subscription)
+    closing = StompError(error.message, error.body, reason, error.subscription)
+    closing.refused_login = error.refused_login
+    return closing
 
 
 def _with_term(template: bytes, term: bytes) -> bytes:

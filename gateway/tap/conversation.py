@@ -360,6 +360,8 @@ class Conversation:
         self._recorder = SessionRecorder(journal, shown(host), self._connect.get(b"login", b""), shown(version))
         heart_beat = shown(headers.get(b"heart-beat", b"0,0"))
         self._recorder.begin(self._connected_at, peer_name(self._host, journal.peers), heart_beat, tls=self._tls)
+        for rule in departures.of_connect(self._connect):
+            self._used(rule)
         early, self._early = self._early, []
         now = self._clock.now
         for at, frame in early:

@@ -349,9 +349,6 @@ async def test_the_command_runs_until_a_signal_and_finishes_its_journal(
         (("--upstream-tls", "--ca-file", "no.pem"), "no.pem"),
         (("--node", "a/b"), "--node a/b"),
         (("--listen", "nonsense"), "--listen nonsense"),
-        (("--retain", "30 days"), "--retain 30 days: A duration is"),
-        (("--retain", "0"), "--retain 0: This duration must be more than 0."),
-        (("--retain-bytes", "4MB"), "--retain-bytes 4MB: A size is"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_named(

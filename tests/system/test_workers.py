@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -516,7 +516,7 @@ async def all_gone(pids: list[int]) -> None:
 
 
 def _starting(document: dict[str, Any], folder: Path) -> tuple[subprocess.Popen[bytes], psutil.Process]:
-    """A gateway that leads a process group of its own, as on a terminal, and its first worker that is there."""
+    """A gateway that leads a process group of its own, as on a terminal, and one of its workers, which are there."""
     config, log = folder / "gateway.yaml", folder / "gateway.log"
     config.write_text(yaml.safe_dump(document))
     with log.open("wb") as file:
@@ -524,9 +524,16 @@ def _starting(document: dict[str, Any], folder: Path) -> tuple[subprocess.Popen[
             [sys.executable, "-m", "gateway", "serve", "--config", str(config)],
             cwd=ROOT, stderr=file, start_new_session=True,
         )  # fmt: skip
-    while not (workers := psutil.Process(child.pid).children()):
+    # A process that was made this moment is in the group of its parent still.
+    while len(workers := [each for each in psutil.Process(child.pid).children() if _leads_a_session(each)]) < WORKERS:
         assert child.poll() is None, log.read_text()
     return child, workers[0]
+
+
+def _leads_a_session(process: psutil.Process) -> bool:
+    with suppress(ProcessLookupError):
+        return os.getsid(process.pid) == process.pid
+    return False
 
 
 def _ended(child: subprocess.Popen[bytes], folder: Path) -> tuple[int, list[str]]:

@@ -56,10 +56,10 @@ class ServerContext:
 
     ``clock`` is monotonic, in seconds. ``spawn`` starts a background task and keeps a reference to it. ``clients`` are
     the connections with a session, ``closing`` those whose session is over. ``paced`` has the logins and ends of
-    sessions, ``turns`` the input of those who send much.
+    sessions, ``turns`` the input of those who send much. ``product`` is the gateway's name and version.
     """
 
-    server: bytes
+    product: bytes
     find_virtual_host: FindVirtualHost
     pool: LinkPool
     clock: Callable[[], float]
@@ -92,7 +92,7 @@ class ClientConnection(StompProtocol):
             lines=listener.max_header_lines,
         )
         identity = b"session-" + urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=")
-        self.session = Session(identity, context.server, context.find_virtual_host, limits, context.clock())
+        self.session = Session(identity, context.product, context.find_virtual_host, limits, context.clock())
         self._decoder = Decoder(limits)
         self._output: ClientOutput
         self._bridge: Bridge
@@ -190,7 +190,14 @@ class ClientConnection(StompProtocol):
         identity = self.session.identity.decode()
         login_until = self._accepted.accepted_at + self._listener.login_timeout
         self._login = LoginHandler(
-            context.pool, context.limits, context.log_limits, peer.host, client, identity, login_until
+            context.pool,
+            context.limits,
+            context.log_limits,
+            self._log,
+            peer.host,
+            client,
+            identity,
+            login_until,
         )
         self._bridge = Bridge(self.session, self, context.pool, self._login, client, context.spawn)
         self._deadlines = ClientDeadlines(

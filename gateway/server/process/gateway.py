@@ -26,6 +26,7 @@ from gateway.server.paced_work import PacedWork
 from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.drain import drain_clients
 from gateway.server.process.listeners import ListenerChanges, Listeners
+from gateway.server.process.local_names import local_names
 from gateway.server.process.logs import configure_logs
 from gateway.server.process.loop_lag import LoopLag
 from gateway.server.process.memory_trim import MemoryTrim, find_trim
@@ -54,6 +55,8 @@ class Gateway:
         self, config: GatewayConfig, worker: int | None = None, bind: Bind | None = None, counts: Counts | None = None
     ) -> None:
         self.config = config
+        # Names that mean the default virtual host where no virtual host has them.
+        self._local_names = self._names_in_use(config)
         self._worker = worker
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -83,7 +86,7 @@ class Gateway:
         counts = LocalCounts() if counts is None else counts
         self.limits = SessionLimits(self._loop.time, config.failed_logins, counts)
         self._context = ServerContext(
-            server=b"stomp-gateway/" + __version__.encode(),
+            product=b"stomp-gateway/" + __version__.encode(),
             find_virtual_host=self._find_virtual_host,
             pool=self.pool,
             clock=self._loop.time,
@@ -110,7 +113,12 @@ class Gateway:
 
     def _find_virtual_host(self, host: str | None) -> VirtualHost | None:
         # Not a method of the configuration, which may be replaced.
-        return self.config.virtual_host(host)
+        found = self.config.virtual_host(host)
+        return self.config.virtual_host(None) if found is None and host in self._local_names else found
+
+    @staticmethod
+    def _names_in_use(config: GatewayConfig) -> frozenset[str]:
+        return local_names() if config.local_aliases else frozenset()
 
     async def readiness(self) -> Readiness:
         """Whether clients can be served, and why not."""
@@ -190,6 +198,7 @@ class Gateway:
         if config.logging != self.config.logging:
             configure_logs(config.logging, worker=self._worker)
         self.config = config
+        self._local_names = self._names_in_use(config)
         restart = self.journal.use(journal)
         self._flush_journal()
         self.stats.add_hosts(config.virtual_hosts)

@@ -378,7 +378,7 @@ def test_top_keeps_its_columns_when_a_login_is_long(api: AdminApi, capsys: pytes
     assert "x" * 31 not in text
 
 
-@pytest.mark.parametrize("interval", ["0", "-1", "nan", "inf", "1e9"])
+@pytest.mark.parametrize("interval", ["10ms", "2d"])
 def test_top_looks_neither_without_a_pause_nor_never(interval: str, capsys: pytest.CaptureFixture[str]) -> None:
     error = refused(capsys, "top", f"--interval={interval}", code=ExitCode.CONFIGURATION)
     assert "--interval of 0.1 to 86400 seconds" in error

