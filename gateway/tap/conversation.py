@@ -113,12 +113,13 @@ class Conversation:
         """Hear what has passed ``at`` that time."""
         side = self._client if from_client else self._server
         side.size += len(data)
-        if side.scanner is None:
+        scanner = side.scanner
+        if scanner is None:
             return
         take, clock = self._from_client if from_client else self._from_server, self._clock
         clock.now = at
         try:
-            for frame in side.scanner.scan(data):
+            for frame in scanner.scan(data):
                 side.frames += 1
                 if self._trims:
                     frame = frame._replace(headers=trim_values(frame.headers))  # noqa: PLW2901
@@ -126,7 +127,7 @@ class Conversation:
                 if not side.frames % _FRAMES_AT_ONCE:
                     yield
                     # Others were heard meanwhile.
-                    if side.scanner is None:
+                    if side.scanner is not scanner:
                         return
                     clock.now = at
         except UnreadableStreamError as error:
