@@ -122,6 +122,15 @@ def _partly_served(reports: Sequence[ProbeReport]) -> Iterator[str]:
             yield f"virtual host {name}: {usable} of {len(own)} brokers can be used, but not {others}"
 
 
+def first_broker_warnings(virtual_hosts: Iterable[VirtualHost], reports: Sequence[ProbeReport]) -> Iterator[str]:
+    """A line for each virtual host whose first broker cannot be used where others can."""
+    usable = {report.target for report in reports if report.usable}
+    for virtual_host in virtual_hosts:
+        first, *others = _targets(virtual_host)
+        if virtual_host.upstream.order == "as-written" and first not in usable and usable.intersection(others):
+            yield f"warning: virtual host {virtual_host.name}: its links cannot go to its first broker, {first.url}"
+
+
 def unserved(reports: Sequence[ProbeReport]) -> list[str]:
     """The virtual hosts without a usable upstream, in the order of the configuration."""
     served = {name for report in reports if report.usable for name in report.virtual_hosts}
