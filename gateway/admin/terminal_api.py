@@ -21,7 +21,7 @@ from gateway.admin.terminal_columns import Item
 from gateway.admin.terminal_text import clean
 from gateway.errors import ConfigError, GatewayError, Mistake, UsageError
 
-DEFAULT_URL: Final = "http://127.0.0.1:15692"
+DEFAULT_URL: Final = "http://127.0.0.1:15693"
 URL_VARIABLE: Final = "STOMP_GATEWAY_ADMIN_URL"
 PASSCODE_VARIABLE: Final = "STOMP_GATEWAY_ADMIN_PASSCODE"
 
@@ -143,8 +143,9 @@ class AdminApi:
         if text:
             return f"{self.url}: {text}"
         return (
-            f"{self.url}: this is not a stomp-gateway's admin listener (HTTP status {status}). RabbitMQ's own metrics "
-            f"have the same port, 15692; name the gateway's with --url or {URL_VARIABLE}."
+            f"{self.url}: this is not a stomp-gateway's admin listener (HTTP status {status}). That has "
+            "port 15693 unless configured otherwise, and RabbitMQ's own metrics have 15692. "
+            f"Name it with --url or {URL_VARIABLE}."
         )
 
 

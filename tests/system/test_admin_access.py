@@ -103,13 +103,13 @@ async def test_a_user_closes_sessions(guarded: GatewayProcess, tls: ssl.SSLConte
 @pytest.mark.parametrize(
     ("host", "status"),
     [
-        ("127.0.0.1:15692", 200),
-        ("[::1]:15692", 200),
+        ("127.0.0.1:15693", 200),
+        ("[::1]:15693", 200),
         ("::1", 200),
         ("LOCALHOST.", 200),
-        ("gateway.example.org:15692", 200),
+        ("gateway.example.org:15693", 200),
         ("evil.example.org", 403),
-        ("127.0.0.1.evil.example.org:15692", 403),
+        ("127.0.0.1.evil.example.org:15693", 403),
         ("gateway.example.org.evil.example", 403),
         ("", 403),
     ],
