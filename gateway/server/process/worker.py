@@ -14,6 +14,7 @@ import structlog
 from gateway.config.model import GatewayConfig
 from gateway.errors import ExitCode
 from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.process.broker_greetings import BrokerGreetings
 from gateway.server.process.gateway import Gateway
 from gateway.server.process.logs import configure_logs
 from gateway.server.process.memory_trim import keep_freed
@@ -58,6 +59,8 @@ class Worker:
         self._answers = answers
         self._stopping = asyncio.Event()
         self._gateway: Gateway | None = None
+        # Of the first worker: one line for each broker is enough.
+        self._greetings = BrokerGreetings()
         self._own: dict[str, Callable[..., Awaitable[object]]] = {
             "start": self._start,
             "stop": self._stop,
@@ -84,6 +87,7 @@ class Worker:
         _ = await gateway.begin_stop()
         await gateway.announce_stop()
         await gateway.stop()
+        await self._greetings.stop()
         supervised.remove_done_callback(_end_at_once)
 
     async def _answer(self, name: str, arguments: tuple[Any, ...]) -> object:
@@ -100,6 +104,8 @@ class Worker:
         await gateway.start()
         await self._answers.start(gateway)
         self._gateway = gateway
+        if self._number == 0:
+            await self._greetings.start(gateway)
         # Kept by the event loop until the process ends.
         _ = collect_garbage(gateway.clients)
         _ = PeriodicTimer(_SIGN_INTERVAL, lambda: shared.live(self._number, loop.time()))
