@@ -169,12 +169,27 @@ class CloseReason(Enum):
     """A fault of the gateway; the log has the details."""
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedLogin:
+    """A login that an ERROR refuses, for the log: what the client gave, and the virtual host that it asked for.
+
+    ``hint``: what an operator may do about it. ``is_logged``: whoever refused it has written the line.
+    """
+
+    virtual_host: str = ""
+    login: bytes | None = None
+    hint: str = ""
+    is_logged: bool = False
+
+
 class StompError(GatewayError):
     """A frame that cannot be carried out, with the headers and the body of the ERROR frame that answers it.
 
     ``close`` is why the session ends with it, None when the connection stays open. ``subscription`` is the value of the
-    ERROR's subscription header, if it has one.
+    ERROR's subscription header, if it has one. ``refused_login`` is set if the frame is a CONNECT with a login.
     """
+
+    refused_login: RefusedLogin | None = None
 
     def __init__(
         self, message: str, body: str | bytes, close: CloseReason | None = None, subscription: bytes | None = None

@@ -42,6 +42,15 @@ class ConfigModel(BaseModel):
     # The docstrings of attributes are the descriptions in the JSON Schema.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
 
+    def changed_keys(self) -> list[str]:
+        """The keys that a file gives another value than the built-in one, in a fixed order."""
+        fields = type(self).model_fields
+        return [
+            key
+            for key in sorted(self.model_fields_set)
+            if getattr(self, key) != fields[key].get_default(call_default_factory=True, validated_data={})
+        ]
+
 
 class MergeableModel(ConfigModel):
     """A model whose keys are all optional. An empty one (`null` in YAML) sets nothing; see `merge`."""

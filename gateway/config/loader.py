@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gateway.config.broker_user import User
 from gateway.config.config_files import ConfigFiles
+from gateway.config.config_warnings import warnings_of
 from gateway.config.consistency import contradictions
 from gateway.config.document import Document, read_document
 from gateway.config.merged_consistency import merged_contradictions
@@ -63,7 +64,7 @@ def parse(
     found += _readable(merged_contradictions(usable.config, files, usable.in_file), document.spoiled | usable.unusable)
     if found:
         raise ConfigError(_mistakes(document, found), name)
-    return usable.config
+    return usable.config.with_warnings(_mistakes(document, warnings_of(usable.config)))
 
 
 def _read_passcode_files(document: Document, files: ConfigFiles) -> None:

@@ -7,7 +7,7 @@ may use, and `GatewayConfig.virtual_host` is a dictionary look-up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Literal, Self, cast
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -18,6 +18,7 @@ from gateway.config.listener_settings import AdminSettings, Listener
 from gateway.config.scalars import VARIABLE_PATTERN, Count, Duration, SocketAddress, Switch
 from gateway.config.virtual_host import Upstream, VirtualHost, VirtualHostEntry, VirtualHostSettings
 from gateway.config.worker_count import WorkerCount
+from gateway.errors import Mistake
 
 PASS_THROUGH = "*"  # noqa: S105 - no password
 """The key of `virtual_hosts` that stands for every host that is not configured."""
@@ -94,6 +95,7 @@ class GatewayConfig(MergeableModel):
     """With several workers, how long one may show no sign of life: one that hangs is killed, and another takes its
     place. At least 2 seconds."""
 
+    _warnings: tuple[Mistake, ...] = PrivateAttr(())
     _by_name: dict[str, VirtualHost] = PrivateAttr(default_factory=dict)
     _by_host: dict[str, VirtualHost] = PrivateAttr(default_factory=dict)
 
@@ -123,6 +125,16 @@ class GatewayConfig(MergeableModel):
             upstream=merge(self.upstream, entry.upstream) if entry.upstream else self.upstream,
             **{field: getattr(settings, field) for field in VirtualHostSettings.model_fields},
         )
+
+    @property
+    def warnings(self) -> tuple[Mistake, ...]:
+        """What the file says that counts, but cannot work or does nothing."""
+        return self._warnings
+
+    def with_warnings(self, warnings: Iterable[Mistake]) -> Self:
+        """The same, with these warnings."""
+        self._warnings = tuple(warnings)
+        return self
 
     def virtual_host(self, host: str | None) -> VirtualHost | None:
         """The virtual host that a CONNECT frame's `host` header, unescaped, means; without one `default_vhost`.

@@ -346,7 +346,9 @@ def closing(message: str, body: str, reason: CloseReason) -> StompError:
 
 def closed_for(error: StompError, reason: CloseReason) -> StompError:
     """The same error, but it closes the connection."""
-    return StompError(error.message, error.body, reason, error.subscription)
+    closing = StompError(error.message, error.body, reason, error.subscription)
+    closing.refused_login = error.refused_login
+    return closing
 
 
 def _with_term(template: bytes, term: bytes) -> bytes:

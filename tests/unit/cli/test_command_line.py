@@ -76,6 +76,20 @@ def test_a_configuration_that_is_not_there_ends_with_2(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
+def test_check_and_serve_warn_of_what_counts_and_cannot_work(config_file: Path) -> None:
+    # The address is nobody's, so that serve ends by itself.
+    config_file.write_text("listeners: [{tcp: '203.0.113.1:61613'}]\ndrain_spread: 20s\nworker_timeout: 9s")
+    ended = run("check", "--offline", "--config", str(config_file))
+    assert (ended.returncode, ended.stderr) == (ExitCode.OK, "")
+    first, *warnings = ended.stdout.splitlines()
+    assert first == f"{config_file}: no mistakes (1 listener, 1 virtual host), 2 warnings"
+    assert [line.split(":")[0] for line in warnings] == ["  line 2, drain_spread", "  line 3, worker_timeout"]
+    ended = run("serve", "--config", str(config_file))
+    assert ended.returncode == ExitCode.LISTEN
+    for warning in warnings:
+        assert warning.strip() in next(line for line in ended.stderr.splitlines() if warning.strip()[:7] in line)
+
+
 def test_checking_offline_touches_no_broker(config_file: Path) -> None:
     config_file.write_text("upstream: {urls: [amqp://127.0.0.1:1]}\nvirtual_hosts: {/: , orders: }")
     ended = run("check", "--offline", "--config", str(config_file))
