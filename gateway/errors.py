@@ -45,9 +45,13 @@ class Mistake:
     """What to write instead, where that can be guessed."""
     line: int | None = None
     """Line in the file, counted from 1; None when the file does not mention the place at all."""
+    column: int | None = None
+    """Column in the line, counted from 1, where no path says what in the line is meant."""
 
     def __str__(self) -> str:
-        place = ", ".join(part for part in (f"line {self.line}" if self.line else "", self.path) if part)
+        numbers = f"line {self.line}" if self.line else ""
+        numbers += f", column {self.column}" if self.column else ""
+        place = ", ".join(part for part in (numbers, self.path) if part)
         text = f"{place}: {self.sentence}" if place else self.sentence
         return f"{text} {self.suggestion}" if self.suggestion else text
 
@@ -123,6 +127,10 @@ class TlsHandshakeError(FrameError):
     """A client speaks TLS where STOMP is expected; it could not read an answer in the clear."""
 
 
+class SelectorError(GatewayError):
+    """A text is no selector, or one that is too long or too deep; the words say what is wrong with it."""
+
+
 class CodecError(GatewayError):
     """Bytes break AMQP 0-9-1, or a value does not fit into it."""
 
@@ -161,12 +169,27 @@ class CloseReason(Enum):
     """A fault of the gateway; the log has the details."""
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedLogin:
+    """A login that an ERROR refuses, for the log: what the client gave, and the virtual host that it asked for.
+
+    ``hint``: what an operator may do about it. ``is_logged``: whoever refused it has written the line.
+    """
+
+    virtual_host: str = ""
+    login: bytes | None = None
+    hint: str = ""
+    is_logged: bool = False
+
+
 class StompError(GatewayError):
     """A frame that cannot be carried out, with the headers and the body of the ERROR frame that answers it.
 
     ``close`` is why the session ends with it, None when the connection stays open. ``subscription`` is the value of the
-    ERROR's subscription header, if it has one.
+    ERROR's subscription header, if it has one. ``refused_login`` is set if the frame is a CONNECT with a login.
     """
+
+    refused_login: RefusedLogin | None = None
 
     def __init__(
         self, message: str, body: str | bytes, close: CloseReason | None = None, subscription: bytes | None = None

@@ -121,9 +121,9 @@ def journals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def logs_as_before() -> Iterator[None]:
-    """A test that configures the logs of its own process leaves them as they were."""
+    """A test that configures the logs of its own process, as many commands do, leaves them as they were."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield

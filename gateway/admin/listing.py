@@ -49,12 +49,15 @@ class Query:
 class Listing(Generic[ItemT]):
     """One list of the API. Its items are sorted by ``default_sort`` unless the query names another field.
 
-    ``unsorted`` are names of fields that have no order, ``choices`` the values of filters that have only some.
+    The fields ``identity`` tell items apart, and decide the order of those that are equal otherwise: pages that are
+    asked for one after another, and several workers, must agree on it. ``unsorted`` are names of fields that have no
+    order, ``choices`` the values of filters that have only some.
     """
 
     fields: Mapping[str, Field[ItemT]]
     filters: Mapping[str, Filter[ItemT]]
     default_sort: str
+    identity: tuple[str, ...]
     unsorted: frozenset[str] = frozenset()
     choices: Mapping[str, Collection[str]] = field(default_factory=dict)
 
@@ -82,9 +85,8 @@ class Listing(Generic[ItemT]):
         for name, wanted in query.filters.items():
             fits = self.filters[name]
             found = [item for item in found if fits(item, wanted)]
-        key = self.fields[query.sort]
-        # Items without a value come before all others.
-        found.sort(key=lambda item: _ordered(key(item)), reverse=query.descending)
+        keys = [self.fields[name] for name in (query.sort, *self.identity)]
+        found.sort(key=lambda item: [_ordered(key(item)) for key in keys], reverse=query.descending)
         first = (query.page - 1) * query.page_size
         return {
             "items": [self.rendered(item) for item in found[first : first + query.page_size]],
@@ -103,7 +105,8 @@ class Listing(Generic[ItemT]):
         """
         every = list(pages)
         rows = [row for page in every for row in page["items"]]
-        rows.sort(key=lambda row: _ordered(row[query.sort]), reverse=query.descending)
+        names = (query.sort, *self.identity)
+        rows.sort(key=lambda row: [_ordered(row[name]) for name in names], reverse=query.descending)
         first = (query.page - 1) * query.page_size
         return {
             "items": rows[first : first + query.page_size],
@@ -139,6 +142,7 @@ def is_exactly(*fields: Callable[[ItemT], str | None]) -> Filter[ItemT]:
 
 
 def _ordered(value: object) -> tuple[bool, Any]:
+    # Items without a value come before all others.
     return value is not None, value
 
 

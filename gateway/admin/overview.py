@@ -59,6 +59,7 @@ async def overview(gateway: Gateway, readiness: Readiness) -> dict[str, Any]:
         "holds": snapshot.holds_by_reason(),
         "errors": dict(errors),
         "confirm_latency_seconds": None if p50 is None else {"p50": p50, "p99": p99},
+        "log_level": gateway.log_level.shown(),
     }
 
 
@@ -138,6 +139,7 @@ VIRTUAL_HOSTS: Final[Listing[_Host]] = Listing(
     },
     {"q": contains(lambda host: host.settings.name, lambda host: " ".join(host.aliases))},
     "name",
+    ("name",),
     unsorted=frozenset(("aliases", "upstream", "brokers", "errors", "holds", "limits")),
 )
 
@@ -146,6 +148,7 @@ VIRTUAL_HOST_ROWS: Final[Listing[dict[str, Any]]] = Listing(
     {name: itemgetter(name) for name in VIRTUAL_HOSTS.fields},
     {"q": contains(itemgetter("name"), lambda row: " ".join(row["aliases"]))},
     VIRTUAL_HOSTS.default_sort,
+    VIRTUAL_HOSTS.identity,
     unsorted=VIRTUAL_HOSTS.unsorted,
 )
 """The same for virtual hosts that are rendered."""
@@ -214,6 +217,7 @@ LINKS: Final[Listing[Link]] = Listing(
         "q": contains(lambda link: link.client_properties.connection_name, _broker),
     },
     "name",
+    ("name",),
 )
 
 
@@ -261,6 +265,7 @@ DESTINATIONS: Final[Listing[DestinationRow]] = Listing(
         "q": contains(lambda row: row.destination),
     },
     "destination",
+    ("virtual_host", "destination", "kind"),
     choices={"kind": tuple(KIND_NAMES.values())},
 )
 

@@ -92,6 +92,7 @@ SESSIONS: Final[Listing[ClientConnection]] = Listing(
         "q": contains(_identity, _login, _peer, _virtual_host),
     },
     "connected_at",
+    ("id",),
     unsorted=frozenset(("holds",)),
     choices={"hold": tuple(hold.value for hold in Hold)},
 )

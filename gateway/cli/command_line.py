@@ -18,6 +18,7 @@ from gateway.cli.migrate_command import add_migrate
 from gateway.cli.parity_command import add_parity
 from gateway.cli.pipeline_commands import add_pipeline
 from gateway.cli.tap_command import add_tap
+from gateway.cli.trace_commands import add_trace
 from gateway.config.loader import load
 from gateway.config.model import GatewayConfig, json_schema
 from gateway.errors import ConfigError, ExitCode, GatewayError, ListenError, UsageError
@@ -131,6 +132,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_parity(commands)
     add_migrate(commands)
     add_admin(commands)
+    add_trace(commands)
     add_journal(commands)
     add_pipeline(commands)
     add_tap(commands)
@@ -154,7 +156,7 @@ def _add_configured(commands: Commands) -> None:
     )  # fmt: skip
     check = add_command(
         commands, "check", _check, help="validate a configuration and try its brokers",
-        description="List every mistake in the configuration. Without one, try each broker with the default_user.",
+        description="List every mistake in a configuration. Without one, warn of what cannot work and try each broker.",
         allow_abbrev=True,
     )  # fmt: skip
     check.add_argument("--offline", action="store_true", help="validate only, do not try the brokers")
@@ -166,10 +168,11 @@ def _serve(options: argparse.Namespace) -> ExitCode:
     config = load(options.config)
     # Imported here, so that other commands, and mistakes in the file, do not load the server.
     from gateway.admin.admin_listener import AdminListener  # noqa: PLC0415
-    from gateway.server.process.logs import configure_logs  # noqa: PLC0415
+    from gateway.server.process.logs import configure_logs, log_warnings  # noqa: PLC0415
     from gateway.server.process.serving import serve  # noqa: PLC0415
 
     configure_logs(config.logging)
+    log_warnings(config)
     if config.workers > 1:
         from gateway.admin.workers_view import WorkersView  # noqa: PLC0415
         from gateway.server.process.supervisor import supervise  # noqa: PLC0415
@@ -182,17 +185,25 @@ def _serve(options: argparse.Namespace) -> ExitCode:
 
 def _check(options: argparse.Namespace) -> ExitCode:
     config = load(options.config)
-    print(f"{options.config}: no mistakes ({_contents(config)})")
+    print(f"{options.config}: no mistakes ({_contents(config)}){_warnings(config)}")
     if options.offline:
         return ExitCode.OK
-    from gateway.server.broker.probe import probe, report_lines, unserved  # noqa: PLC0415
+    from gateway.server.broker.probe import first_broker_warnings, probe, report_lines, unserved  # noqa: PLC0415
 
     reports = run_coroutine(probe(config.resolved_virtual_hosts()))
-    print("\n".join(report_lines(reports)))
+    lines = [*report_lines(reports), *first_broker_warnings(config.resolved_virtual_hosts(), reports)]
+    print("\n".join(lines))
     missing = unserved(reports)
     if missing:
         return _failed(f"\nno usable upstream for: {', '.join(missing)}", ExitCode.FAILURE)
     return ExitCode.OK
+
+
+def _warnings(config: GatewayConfig) -> str:
+    if not config.warnings:
+        return ""
+    count = "1 warning" if len(config.warnings) == 1 else f"{len(config.warnings)} warnings"
+    return "\n".join([f", {count}", *(f"  {warning}" for warning in config.warnings)])
 
 
 def _contents(config: GatewayConfig) -> str:

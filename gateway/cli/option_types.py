@@ -1,22 +1,39 @@
-"""Types of options that several commands of `stomp-gateway pipeline` have."""
+"""Types of options that several commands have."""
 
 from __future__ import annotations
 
 import argparse
-import re
+import math
 from datetime import UTC, datetime
 from typing import Final
 
-UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-"""Seconds by the letter of a unit."""
+from pydantic_core import PydanticCustomError
+
+from gateway.config.scalars import Duration, Size
+
+NULL: Final = "null"
+"""No limit, as in a configuration file."""
 
 
 def duration(text: str) -> float:
-    """The seconds in a duration such as 30s, 5m, 2h or 7d."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
-    if found is None or float(found[1]) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0: write 30s, 5m, 2h or 7d")
-    return float(found[1]) * UNITS[found[2]]
+    """The seconds in a duration above 0, in the forms that a configuration file takes."""
+    try:
+        return Duration(zero=False).read(text)
+    except PydanticCustomError as error:
+        raise argparse.ArgumentTypeError(error.message()) from None
+
+
+def duration_or_null(text: str) -> float:
+    """The same; null is for ever."""
+    return math.inf if text == NULL else duration(text)
+
+
+def size_or_null(text: str) -> int | None:
+    """The bytes in a size, in the forms that a configuration file takes; null is no limit."""
+    try:
+        return None if text == NULL else Size().read(text)
+    except PydanticCustomError as error:
+        raise argparse.ArgumentTypeError(error.message()) from None
 
 
 def moment(text: str) -> datetime:

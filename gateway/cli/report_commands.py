@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.cli.commands import add_command
-from gateway.cli.option_types import UNITS, above_zero, duration, moment
+from gateway.cli.option_types import above_zero, duration, moment
 from gateway.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def add_report(commands: Commands, guarded: Callable[[Run], Run]) -> None:
         help="exit with 1 if this rule finds what needs attention, or any rule (all); may be repeated",
     )  # fmt: skip
     report.add_argument(
-        "--lag", type=duration, default=UNITS["h"], metavar="TIME",
+        "--lag", type=duration, default="1h", metavar="TIME",
         help="the age of the newest line that needs attention (default: 1h)",
     )  # fmt: skip
     report.add_argument(

@@ -42,6 +42,15 @@ class ConfigModel(BaseModel):
     # The docstrings of attributes are the descriptions in the JSON Schema.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
 
+    def changed_keys(self) -> list[str]:
+        """The keys that a file gives another value than the built-in one, in a fixed order."""
+        fields = type(self).model_fields
+        return [
+            key
+            for key in sorted(self.model_fields_set)
+            if getattr(self, key) != fields[key].get_default(call_default_factory=True, validated_data={})
+        ]
+
 
 class MergeableModel(ConfigModel):
     """A model whose keys are all optional. An empty one (`null` in YAML) sets nothing; see `merge`."""
@@ -126,9 +135,9 @@ def _revocation_file(value: object, info: ValidationInfo) -> Path:
 
 
 def _key_file(value: object, info: ValidationInfo) -> Path:
-    file, certificate = _files(info).readable(_name(value)), info.data.get("cert_file")
-    # Without a certificate beside it, the key belongs to the one in `upstream.tls`: `consistency` checks the two.
-    return file if certificate is None else _files(info).key(file, certificate)
+    files, name, certificate = _files(info), _name(value), info.data.get("cert_file")
+    # Without a certificate beside it, `merged_consistency` compares the key with the one in `upstream.tls`.
+    return files.key_alone(name) if certificate is None else files.key(files.readable(name), certificate)
 
 
 Text = Annotated[str, Field(strict=True, min_length=1)]

@@ -10,8 +10,15 @@ import contextlib
 import os
 import ssl
 from pathlib import Path
+from typing import Final
 
 from gateway.config.scalars import mistake
+
+_NO_KEY: Final = "This file holds no private key (PEM)."
+_ENCRYPTED: Final = (
+    "This private key is encrypted.",
+    "The gateway cannot ask for a passphrase: decrypt it, for example with openssl pkey.",
+)
 
 
 class ConfigFiles:
@@ -57,17 +64,26 @@ class ConfigFiles:
             raise mistake("This file holds no list of revoked certificates (PEM).", advice)
         return file
 
+    def key_alone(self, name: str) -> Path:
+        """The path of a file that holds a private key (PEM, not encrypted) of a certificate that is not known here."""
+        file = self.readable(name)
+        content = file.read_bytes()
+        if b"PRIVATE KEY-----" not in content:
+            raise mistake(_NO_KEY)
+        if b"ENCRYPTED" in content:
+            raise mistake(*_ENCRYPTED)
+        return file
+
     def key(self, file: Path, certificate: Path) -> Path:
         """The file itself, which holds the private key (PEM, not encrypted) of a certificate."""
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, file, password=_refuse_passphrase)
         except _EncryptedKeyError:
-            advice = "The gateway cannot ask for a passphrase: decrypt it, for example with openssl pkey."
-            raise mistake("This private key is encrypted.", advice) from None
+            raise mistake(*_ENCRYPTED) from None
         except ssl.SSLError as error:
             raise mistake(_key_sentence(error)) from None
         except (OSError, ValueError):
-            raise mistake("This file holds no private key (PEM).") from None
+            raise mistake(_NO_KEY) from None
         return file
 
 
@@ -86,7 +102,7 @@ def _key_sentence(error: ssl.SSLError) -> str:
         # OpenSSL finds the certificate or the key too weak, for example.
         reason = error.reason.replace("_", " ").lower()
         return f"TLS does not take this key with the certificate in cert_file: {reason}."
-    return "This file holds no private key (PEM)."
+    return _NO_KEY
 
 
 def default_journal_directory(environment: dict[str, str] | None = None, user: int | None = None) -> Path:

@@ -1,44 +1,36 @@
 """Checks across keys, for mistakes that no single value shows.
 
 `contradictions` checks the file's tree and not the validated model, so it works even if some other value is wrong, and
-users see all mistakes at once. It ignores what has the wrong shape, since validation reports that.
-`model_contradictions` checks a model that has no other mistake.
+users see all mistakes at once. It ignores what has the wrong shape, since validation reports that. What depends on
+values that several places give is in `merged_consistency`.
 """
 
 from __future__ import annotations
 
-import os
-import ssl
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 from pydantic_core import PydanticCustomError
 
-from gateway.config.config_files import ConfigFiles, default_journal_directory
-from gateway.config.listener_settings import ServerTls
+from gateway.config.listener_settings import WEBSOCKET_KEYS, Listener
 from gateway.config.mistakes import Finding, Trail, closest, mapping, path_text
-from gateway.config.model import PASS_THROUGH, GatewayConfig
-from gateway.config.rules import DestinationRule, QueueArguments
+from gateway.config.model import PASS_THROUGH
+from gateway.config.rules import argument_mistake, rule_mistakes
 from gateway.config.scalars import BrokerUrl, SocketAddress
-from gateway.config.ship_settings import AMQP
-from gateway.config.virtual_host import VirtualHost, VirtualHostSettings
-from gateway.patterns import Pattern
 
 _TLS_FILES: Final = ("ca_file", "cert_file", "key_file")
-_OF_SEGMENTS: Final = ("node", "rotate_bytes", "rotate_after", "retain", "retain_bytes", "ship")
 _WILDCARDS: Final = {"0.0.0.0": 4, "::": 6}  # noqa: S104 - compared with, not listened on
-# Rules are also tried with these other names of a destination.
-_OTHER_NAMES: Final = {b"/amq/queue/": b"/queue/", b"/reply-queue/": b"/queue/", b"/exchange/amq.topic/": b"/topic/"}
-_FRAMES: Final = {"send": {"send"}, "subscribe": {"subscribe"}, "both": {"send", "subscribe"}}
+_VERIFY_ADVICE: Final = "Set verify to optional or required."
 
 
 def contradictions(tree: object) -> Iterator[Finding]:
     """Contradictions within a file's tree."""
     top = mapping(tree)
     virtual_hosts = mapping(top.get("virtual_hosts"))
+    yield from _listeners(top)
     yield from _addresses(top)
-    yield from _client_certificates(top)
+    yield from _server_tls(top)
+    yield from _destinations(top)
     yield from _aliases(virtual_hosts)
     yield from _default_virtual_host(top)
     yield from _upstream_tls(mapping(top.get("upstream")), virtual_hosts)
@@ -46,6 +38,24 @@ def contradictions(tree: object) -> Iterator[Finding]:
 
 def _entries(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def _listeners(top: dict[str, Any]) -> Iterator[Finding]:
+    for position, value in enumerate(_entries(top.get("listeners"))):
+        if not isinstance(value, dict):
+            continue
+        trail: Trail = ("listeners", position)
+        is_websocket = value.get("websocket") is not None
+        is_tcp = value.get("tcp") is not None
+        # An unknown key may be the one that is missing.
+        is_known = value.keys() <= Listener.model_fields.keys()
+        if is_tcp is is_websocket and (is_tcp or is_known):
+            yield Finding(trail, "A listener has one address: either tcp or websocket.")
+        if is_tcp and not is_websocket:
+            for key in sorted(value.keys() & WEBSOCKET_KEYS):
+                yield Finding((*trail, key), f"{key} is for websocket listeners only.")
+        if is_websocket and value.get("implicit_connect") in (True, "true"):
+            yield Finding((*trail, "implicit_connect"), "implicit_connect is for tcp listeners only.")
 
 
 def _addresses(top: dict[str, Any]) -> Iterator[Finding]:
@@ -88,7 +98,7 @@ def _collide(one: SocketAddress, other: SocketAddress) -> bool:
     )
 
 
-def _client_certificates(top: dict[str, Any]) -> Iterator[Finding]:
+def _server_tls(top: dict[str, Any]) -> Iterator[Finding]:
     places: list[tuple[Trail, object]] = [
         (("listeners", position, "tls"), mapping(listener).get("tls"))
         for position, listener in enumerate(_entries(top.get("listeners")))
@@ -102,7 +112,27 @@ def _client_certificates(top: dict[str, Any]) -> Iterator[Finding]:
             yield Finding((*trail, "verify"), sentence, advice)
         if tls.get("verify", "none") == "none" and tls.get("certificate_login") is not None and trail[0] != "admin":
             sentence = "No client is asked for a certificate here."
-            yield Finding((*trail, "certificate_login"), sentence, "Set verify to optional or required.")
+            yield Finding((*trail, "certificate_login"), sentence, _VERIFY_ADVICE)
+        if tls.get("verify", "none") == "none" and tls.get("crl_file") is not None:
+            sentence = "crl_file is about clients' certificates, and no client is asked for one."
+            yield Finding(trail, sentence, _VERIFY_ADVICE)
+        if str(tls.get("min_version", "1.2")) == "1.3" and str(tls.get("max_version", "1.3")) == "1.2":
+            yield Finding(trail, "max_version is below min_version, so no version is left.")
+
+
+def _destinations(top: dict[str, Any]) -> Iterator[Finding]:
+    """Rules and queues' arguments that contradict themselves, or that no broker takes."""
+    places: list[tuple[Trail, object]] = [(("defaults",), top.get("defaults"))]
+    places += [(("virtual_hosts", name), entry) for name, entry in mapping(top.get("virtual_hosts")).items()]
+    for trail, place in places:
+        settings = mapping(place)
+        for position, rule in enumerate(_entries(settings.get("destination_rules"))):
+            for sentence in rule_mistakes(mapping(rule)):
+                yield Finding((*trail, "destination_rules", position), sentence)
+        for position, entry in enumerate(_entries(settings.get("queue_arguments"))):
+            for name, value in mapping(mapping(entry).get("arguments")).items():
+                if isinstance(value, (bool, int, str)) and (wrong := argument_mistake(name, value)) is not None:
+                    yield Finding((*trail, "queue_arguments", position, "arguments", name), *wrong)
 
 
 def _aliases(virtual_hosts: dict[str, Any]) -> Iterator[Finding]:
@@ -178,138 +208,3 @@ def _speaks_tls(upstream: dict[str, Any], below: dict[str, Any]) -> bool:
         except PydanticCustomError:
             return True
     return False
-
-
-def model_contradictions(config: GatewayConfig, files: ConfigFiles) -> Iterator[Finding]:
-    """Contradictions within a model that has no other mistake."""
-    virtual_hosts = {virtual_host.name: virtual_host for virtual_host in config.resolved_virtual_hosts()}
-    places: dict[Trail, VirtualHostSettings] = {("defaults",): config.defaults}
-    places |= {("virtual_hosts", name): entry for name, entry in config.virtual_hosts.items()}
-    yield from _certificates_and_ciphers(config)
-    for virtual_host in virtual_hosts.values():
-        yield from _certificate_and_key(config, virtual_host, files)
-    yield from _shared_journals(virtual_hosts.values())
-    for virtual_host in virtual_hosts.values():
-        yield from _shipping(virtual_host)
-    for trail, place in places.items():
-        yield from _useless_rules(trail, place)
-    for trail, place in places.items():
-        yield from _low_maximum(trail, place, virtual_hosts)
-    yield from _shared_renewals(config, virtual_hosts)
-    if config.workers > 1 and sys.platform != "linux":
-        yield Finding(("workers",), "Only Linux spreads connections over several processes.", "Set workers to 1.")
-
-
-def _certificates_and_ciphers(config: GatewayConfig) -> Iterator[Finding]:
-    """Certificates that are too weak for the security level of their ciphers, for example."""
-    places: list[tuple[Trail, ServerTls | None]] = [
-        (("listeners", position, "tls"), listener.tls) for position, listener in enumerate(config.listeners)
-    ]
-    for trail, tls in (*places, (("admin", "tls"), config.admin.tls)):
-        if tls is None:
-            continue
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.set_ciphers(tls.ciphers)
-        try:
-            context.load_cert_chain(tls.cert_file, tls.key_file)
-        except OSError as error:
-            reason = error.strerror or error
-            yield Finding((*trail, "ciphers"), f"OpenSSL refuses the certificate with these ciphers: {reason}.")
-
-
-def _certificate_and_key(config: GatewayConfig, virtual_host: VirtualHost, files: ConfigFiles) -> Iterator[Finding]:
-    """A certificate and a key that are configured in different places and do not belong together."""
-    own, tls = config.virtual_hosts[virtual_host.name].upstream, virtual_host.upstream.tls
-    given = own.tls.model_fields_set & {"cert_file", "key_file"} if own is not None else set()
-    if len(given) == 1 and tls.cert_file is not None and tls.key_file is not None:
-        try:
-            files.key(tls.key_file, tls.cert_file)
-        except PydanticCustomError as error:
-            trail: Trail = ("virtual_hosts", virtual_host.name, "upstream", "tls", *given)
-            yield Finding(trail, error.message(), (error.context or {}).get("suggestion"))
-
-
-def _shared_journals(virtual_hosts: Iterable[VirtualHost]) -> Iterator[Finding]:
-    """Different settings for one directory, whose segments all virtual hosts with a journal there share."""
-    owners: dict[str, VirtualHost] = {}
-    for virtual_host in virtual_hosts:
-        journal = virtual_host.journal
-        if journal.level == "off":
-            continue
-        directory = os.path.normpath(journal.directory or default_journal_directory())
-        owner = owners.setdefault(directory, virtual_host)
-        for key in _OF_SEGMENTS:
-            if getattr(journal, key) != getattr(owner.journal, key):
-                other = path_text(("virtual_hosts", owner.name))
-                sentence = f"{key} differs from that of {other}, in the same directory."
-                advice = "Give both the same value, or one of them a directory of its own."
-                yield Finding(("virtual_hosts", virtual_host.name, "journal"), sentence, advice)
-
-
-def _shipping(virtual_host: VirtualHost) -> Iterator[Finding]:
-    """Shipping that could fill the disk, or that nobody could log in for."""
-    journal, trail = virtual_host.journal, ("virtual_hosts", virtual_host.name, "journal")
-    if journal.level == "off" or journal.ship.to is None:
-        return
-    if journal.retain_bytes is None:
-        sentence = "ship keeps segments until they are shipped, so retain_bytes has to bound them."
-        yield Finding(trail, sentence, "For example retain_bytes: 2GiB.")
-    elif journal.retain_bytes <= journal.rotate_bytes:
-        yield Finding(trail, "retain_bytes leaves no room for one segment of rotate_bytes.", "Give it more.")
-    if journal.ship.to == AMQP and (journal.ship.user or virtual_host.default_user) is None:
-        yield Finding((*trail, "ship"), "Shipping to amqp needs a user, and there is no default_user.", "Give it user.")
-
-
-def _useless_rules(trail: Trail, place: VirtualHostSettings) -> Iterator[Finding]:
-    """Rules and queue arguments that never count, because an earlier one fits whatever they fit."""
-    for key in sorted(place.model_fields_set & {"destination_rules", "queue_arguments"}):
-        rules: Sequence[DestinationRule | QueueArguments] = getattr(place, key)
-        for position, rule in enumerate(rules):
-            earlier = next((at for at in range(position) if _covers(rules[at], rule)), None)
-            if earlier is not None:
-                first = path_text((*trail, key, earlier))
-                sentence = f"This never counts: {first} comes first and fits everything it fits."
-                yield Finding((*trail, key, position), sentence, "Move it before that one, or delete it.")
-
-
-def _covers(earlier: DestinationRule | QueueArguments, later: DestinationRule | QueueArguments) -> bool:
-    """Whether the earlier one fits whatever the later one fits; a star fits a star."""
-    text = later.destination.text
-    others = [also + text.removeprefix(own) for own, also in _OTHER_NAMES.items() if text.startswith(own)]
-    if all(earlier.destination.match(name) is None for name in (text, *others)):
-        return False
-    if not isinstance(earlier, DestinationRule) or not isinstance(later, DestinationRule):
-        return True
-    return _FRAMES[earlier.on] >= _FRAMES[later.on] and _covers_logins(earlier.logins, later.logins)
-
-
-def _covers_logins(earlier: Sequence[Pattern], later: Sequence[Pattern]) -> bool:
-    if not earlier:
-        return True
-    return bool(later) and all(any(each.match(login.text) is not None for each in earlier) for login in later)
-
-
-def _low_maximum(
-    trail: Trail, place: VirtualHostSettings, virtual_hosts: Mapping[str, VirtualHost]
-) -> Iterator[Finding]:
-    """A default prefetch above the most that a client may ask for."""
-    prefetch = virtual_hosts[str(trail[1])].prefetch if len(trail) > 1 else place.prefetch
-    if "prefetch" not in place.model_fields_set or prefetch.default is None or prefetch.max is None:
-        return
-    if prefetch.default > prefetch.max:
-        key = "default" if "default" in place.prefetch.model_fields_set else "max"
-        yield Finding((*trail, "prefetch", key), "default is more than max here.", "Make max at least as large.")
-
-
-def _shared_renewals(config: GatewayConfig, virtual_hosts: Mapping[str, VirtualHost]) -> Iterator[Finding]:
-    """Token renewal on links that clients share: one client's token would be used for others."""
-    reported: set[Trail] = set()
-    for virtual_host in virtual_hosts.values():
-        if not virtual_host.token_renewal or virtual_host.links == "dedicated":
-            continue
-        given = config.virtual_hosts[virtual_host.name].model_fields_set
-        key = "links" if "links" in given and "token_renewal" not in given else "token_renewal"
-        trail: Trail = ("virtual_hosts", virtual_host.name, key) if key in given else ("defaults", key)
-        if trail not in reported:
-            reported.add(trail)
-            yield Finding(trail, "Tokens can be renewed only on links of a client's own.", "Set links to dedicated.")

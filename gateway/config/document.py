@@ -15,13 +15,16 @@ import yaml
 from yaml.constructor import ConstructorError, SafeConstructor
 
 from gateway.config.mistakes import Finding, Trail
-from gateway.errors import Mistake
+from gateway.config.yaml_errors import YamlSyntaxError, yaml_syntax_error
 
 _VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>[^}]*)(?P<end>\}?))")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CIRCULAR_ALIAS = ("This YAML alias refers to a place that it is part of.", "Write the keys out.")
+_WORD_IN_BRACES = (
+    "Within { } stands key: value, and here is text without a colon.",
+    'For a variable write "${NAME}", for text with braces put all of it in quotes.',
+)
 _TAG = "tag:yaml.org,2002:"
-_QUOTED = re.compile(r"(['\"])(.*?)\1")
 
 # Values of a file. YAML's aliases could multiply a few lines to billions.
 _MAX_VALUES = 500_000
@@ -40,18 +43,12 @@ class Document:
     """Places whose value could not be read and was replaced. What validation finds there is left out."""
 
     def line_of(self, trail: Trail) -> int | None:
-        """Line of a place, or of the nearest place around it that the text mentions; None at the top."""
+        """Line of a place, or of the nearest place around it that the text mentions; None for none below the top."""
+        if not trail:
+            return self.lines.get(trail)
         while trail and trail not in self.lines:
             trail = trail[:-1]
         return self.lines.get(trail) if trail else None
-
-
-class YamlSyntaxError(Exception):
-    """The text is not YAML, so nothing else can be said about it."""
-
-    def __init__(self, sentence: str, suggestion: str | None = None, line: int | None = None) -> None:
-        super().__init__(sentence)
-        self.mistake = Mistake("", sentence, suggestion, line)
 
 
 def read_document(text: str, environment: Mapping[str, str]) -> Document:
@@ -62,7 +59,7 @@ def read_document(text: str, environment: Mapping[str, str]) -> Document:
         if node is not None:
             walker.document.tree = walker.value(node, ())
     except yaml.YAMLError as error:
-        raise _syntax_error(error, text) from None
+        raise yaml_syntax_error(error, text) from None
     except RecursionError:
         raise YamlSyntaxError("This file is nested too deeply.") from None
     return walker.document
@@ -98,12 +95,16 @@ class _Walker:
     def _mapping(self, node: yaml.MappingNode, trail: Trail) -> dict[str, object]:
         found: dict[str, object] = {}
         merged: list[yaml.Node] = []
+        bare: list[str] = []
         for key_node, value_node in node.value:
             if key_node.tag == f"{_TAG}merge":
                 merged.append(value_node)
                 continue
             key = self._key(key_node, trail)
             if key is None:
+                continue
+            if _stands_alone(key_node, value_node):
+                bare.append(key)
                 continue
             place = (*trail, key)
             line = key_node.start_mark.line + 1
@@ -114,6 +115,10 @@ class _Walker:
             found[key] = self.value(value_node, place)
         for value_node in merged:
             self._merge(value_node, trail, found)
+        if bare:
+            self._find(trail, *_WORD_IN_BRACES)
+            if not found:
+                self.document.spoiled.add(trail)
         return found
 
     def _merge(self, node: yaml.Node, trail: Trail, found: dict[str, object]) -> None:
@@ -187,32 +192,8 @@ class _Walker:
         return None
 
 
-def _syntax_error(error: yaml.YAMLError, text: str) -> YamlSyntaxError:
-    if not isinstance(error, yaml.MarkedYAMLError):
-        return YamlSyntaxError("This file holds a character that YAML does not allow.")
-    mark = error.problem_mark or error.context_mark
-    line = mark.line + 1 if mark else None
-    lines = text.splitlines()
-    # A mistake at the end of the text is behind its last line.
-    source = lines[line - 1] if line and line <= len(lines) else ""
-    problem = _QUOTED.sub(_without_secrets, error.problem or "it cannot be parsed")
-    return YamlSyntaxError(f"This is not valid YAML: {problem}.", _syntax_advice(source, problem), line)
-
-
-def _without_secrets(quoted: re.Match[str]) -> str:
-    # The parser quotes the text. A quote longer than one character that is not a <token> may be part of a passcode.
-    return quoted[0] if len(quoted[2]) <= len("\\t") or quoted[2].startswith("<") else "(text)"
-
-
-def _syntax_advice(source: str, problem: str) -> str | None:
-    if re.search(r"(^|[\s{,])\*\s*:", source):
-        return 'A star as a key needs quotes: "*".'
-    if "undefined alias" in problem or re.search(r":\s*[*&@%`]", source):
-        return "Text that starts with one of * & @ % ` needs quotes."
-    if "${" in source:
-        return 'Inside { } and [ ] a variable needs quotes: "${NAME}".'
-    if "\t" in source:
-        return "Indent with spaces: YAML does not allow tabs."
-    if source.count(": ") > 1:
-        return "Text that holds a colon and a space needs quotes."
-    return None
+def _stands_alone(key: yaml.Node, value: yaml.Node) -> bool:
+    """Whether a key of a mapping has no colon after it, as in `{user}`."""
+    text = str(key.end_mark.buffer)
+    between = text[key.end_mark.pointer : value.start_mark.pointer + 1]
+    return value.start_mark.pointer == value.end_mark.pointer and ":" not in between

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, GetJsonSchemaHandler, TypeAdapter, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -17,9 +17,9 @@ from gateway.config.base_models import CertificateFile, ConfigModel, KeyFile, Me
 from gateway.config.broker_user import User
 from gateway.config.scalars import Count, Duration, Size, SocketAddress, Switch, mistake
 
-DEFAULT_ADMIN_ADDRESS: Final = SocketAddress("127.0.0.1", 15692)
+DEFAULT_ADMIN_ADDRESS: Final = SocketAddress("127.0.0.1", 15693)
 
-_OF_WEBSOCKET: Final = frozenset((
+WEBSOCKET_KEYS: Final = frozenset((
     "path", "frame", "allowed_origins", "use_http_auth", "compression", "ping_interval", "idle_timeout",
     "strict_transport_security",
 ))  # fmt: skip
@@ -39,6 +39,8 @@ def is_origin(value: str) -> bool:
 
 
 def _origin(value: str) -> str:
+    if value == "*":
+        raise mistake("A star is no origin.", "To let every web page connect, leave allowed_origins out, or empty: [].")
     if not is_origin(value):
         raise mistake(
             "An origin is a scheme, a host, and a port if it is not the usual one, as browsers write it: in small "
@@ -59,8 +61,6 @@ def _version_as_text(value: object) -> object:
 
 
 TlsVersion = Annotated[Literal["1.2", "1.3"], BeforeValidator(_version_as_text)]
-
-_VERIFY_ADVICE: Final = "Set verify to optional or required."
 
 
 def _ciphers(value: str) -> str:
@@ -107,14 +107,6 @@ class ServerTls(ConfigModel):
     """The newest version of TLS that is accepted."""
     ciphers: Annotated[Text, AfterValidator(_ciphers)] = "ECDHE+AESGCM:ECDHE+CHACHA20"
     """The ciphers of TLS 1.2, as OpenSSL writes them, the best first. TLS 1.3 always has all of its own."""
-
-    @model_validator(mode="after")
-    def _versions_in_order(self) -> Self:
-        if self.min_version > self.max_version:
-            raise mistake("max_version is below min_version, so no version is left.")
-        if self.crl_file is not None and self.verify == "none":
-            raise mistake("crl_file is about clients' certificates, and no client is asked for one.", _VERIFY_ADVICE)
-        return self
 
 
 class ListenerTls(ServerTls):
@@ -187,19 +179,8 @@ class Listener(ConfigModel):
     def address(self) -> SocketAddress:
         """Where it listens, by either transport."""
         address = self.tcp or self.websocket
-        assert address is not None  # noqa: S101 - `_one_address` has checked it
+        assert address is not None  # noqa: S101 - `consistency` has checked it
         return address
-
-    @model_validator(mode="after")
-    def _one_address(self) -> Self:
-        if (self.tcp is None) == (self.websocket is None):
-            raise mistake("A listener has one address: either tcp or websocket.")
-        strays = sorted(self.model_fields_set & _OF_WEBSOCKET)
-        if strays and self.websocket is None:
-            raise mistake(f"{strays[0]} is for websocket listeners only.")
-        if self.implicit_connect and self.websocket is not None:
-            raise mistake("implicit_connect is for tcp listeners only.")
-        return self
 
 
 class AdminSettings(MergeableModel):
@@ -221,6 +202,8 @@ class AdminSettings(MergeableModel):
     def _only_an_address(cls, value: object) -> object:
         if value is False or value == "off":  # YAML reads a bare off as false
             return {"address": None}
+        if isinstance(value, (bool, int, float)):
+            raise mistake("An address, a mapping or off belongs here.", f"For example {DEFAULT_ADMIN_ADDRESS}.")
         return {"address": value} if isinstance(value, str) else value
 
     @classmethod

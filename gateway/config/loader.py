@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from gateway.config.broker_user import User
 from gateway.config.config_files import ConfigFiles
-from gateway.config.consistency import contradictions, model_contradictions
-from gateway.config.document import Document, YamlSyntaxError, read_document
-from gateway.config.mistakes import Finding, Trail, findings_of, model_at, path_text
+from gateway.config.config_warnings import warnings_of
+from gateway.config.consistency import contradictions
+from gateway.config.document import Document, read_document
+from gateway.config.merged_consistency import merged_contradictions
+from gateway.config.mistakes import Finding, Trail, model_at, path_text
 from gateway.config.model import GatewayConfig
+from gateway.config.usable_part import UsablePart
+from gateway.config.yaml_errors import YamlSyntaxError
 from gateway.errors import ConfigError, Mistake
 
 
@@ -56,14 +58,13 @@ def parse(
         raise ConfigError([error.mistake], name) from None
     files = ConfigFiles(Path() if directory is None else directory)
     _read_passcode_files(document, files)
-    config, found = _validated(document.tree, files)
-    found += contradictions(document.tree)
-    if config is not None and not found:
-        found += model_contradictions(config, files)
-    mistakes = _mistakes(document, found)
-    if config is None or mistakes:
-        raise ConfigError(mistakes, name)
-    return config
+    usable = UsablePart(document.tree, files)
+    found = [*document.findings, *_readable(usable.findings, document.spoiled)]
+    found += _readable(contradictions(document.tree), document.spoiled)
+    found += _readable(merged_contradictions(usable.config, files, usable.in_file), document.spoiled | usable.unusable)
+    if found:
+        raise ConfigError(_mistakes(document, found), name)
+    return usable.config.with_warnings(_mistakes(document, warnings_of(usable.config)))
 
 
 def _read_passcode_files(document: Document, files: ConfigFiles) -> None:
@@ -116,22 +117,23 @@ def _passcode(name: object, files: ConfigFiles) -> str:
     return content
 
 
-def _validated(tree: object, files: ConfigFiles) -> tuple[GatewayConfig | None, list[Finding]]:
-    try:
-        return GatewayConfig.model_validate(tree, context=files), []
-    except ValidationError as error:
-        return None, list(findings_of(error))
+def _readable(found: Iterable[Finding], unusable: Collection[Trail]) -> Iterator[Finding]:
+    """The findings that do not follow from a value that cannot be used."""
+    for finding in found:
+        if not any(_is_within(finding.trail, place) for place in unusable) and not any(
+            _is_within(other, place) or _is_within(place, other) for other in finding.about for place in unusable
+        ):
+            yield finding
 
 
-def _mistakes(document: Document, found: list[Finding]) -> list[Mistake]:
-    """All findings, in the order of the file. Those about a value that replaces an unreadable one are left out."""
-    kept = document.findings + [finding for finding in found if not _spoiled(document, finding.trail)]
+def _is_within(trail: Trail, place: Trail) -> bool:
+    return trail[: len(place)] == place
+
+
+def _mistakes(document: Document, found: Iterable[Finding]) -> list[Mistake]:
+    """All findings, in the order of the file."""
     mistakes = [
         Mistake(path_text(finding.trail), finding.sentence, finding.suggestion, document.line_of(finding.trail))
-        for finding in dict.fromkeys(kept)
+        for finding in dict.fromkeys(found)
     ]
     return sorted(mistakes, key=lambda mistake: mistake.line or 0)
-
-
-def _spoiled(document: Document, trail: Trail) -> bool:
-    return any(trail[:length] in document.spoiled for length in range(len(trail) + 1))

@@ -7,7 +7,7 @@ import re
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -16,6 +16,61 @@ from gateway.config.model import GatewayConfig
 
 Trail = tuple[str | int, ...]
 """The way to a place in the file: keys and list positions from the top."""
+
+_OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "ssl": ("tls",),
+    "address": ("tcp",),
+    "bind": ("tcp", "address"),
+    "port": ("tcp", "address"),
+    "host": ("tcp", "address", "urls", "virtual_hosts"),
+    "hosts": ("virtual_hosts", "urls"),
+    "url": ("urls",),
+    "broker": ("upstream",),
+    "brokers": ("upstream", "urls"),
+    "rabbitmq": ("upstream",),
+    "servers": ("urls",),
+    "vhost": ("amqp_vhost", "virtual_hosts"),
+    "vhosts": ("virtual_hosts",),
+    "user": ("login", "default_user"),
+    "username": ("login",),
+    "password": ("passcode",),
+    "password_file": ("passcode_file",),
+    "cert": ("cert_file",),
+    "certfile": ("cert_file",),
+    "certificate": ("cert_file",),
+    "key": ("key_file",),
+    "keyfile": ("key_file",),
+    "ca": ("ca_file",),
+    "cacertfile": ("ca_file",),
+    "rules": ("destination_rules",),
+    "exchange": ("default_topic_exchange",),
+    "from": ("destination",),
+}
+"""Our keys by the names that other servers' configurations have for them."""
+
+_EXAMPLES: Final[Mapping[str, str]] = {
+    "listeners": "- tcp: 127.0.0.1:61613",
+    "upstream.tls": "tls: {ca_file: broker-ca.pem}",
+    "tls": "tls: {cert_file: gateway.pem, key_file: gateway.key}",
+    "certificate_login": "certificate_login: {name: common_name}",
+    "upstream": "upstream: {urls: [amqp://127.0.0.1:5672]}",
+    "logging": "logging: {level: info}",
+    "default_user": 'default_user: {login: app, passcode: "${PASSCODE}"}; null if there is none',
+    "certificate_users.users": 'users: {app.example.org: {login: app, passcode: "${PASSCODE}"}}',
+    "admin.users": '- {login: app, passcode: "${PASSCODE}"}',
+    "everyone": 'everyone: {login: app, passcode: "${PASSCODE}"}',
+    "journal": "journal: {level: off}",
+    "ship": "ship: {to: /srv/journals}",
+    "virtual_hosts": "virtual_hosts: {/: {aliases: [stomp.example.org]}}",
+    "defaults": "defaults: {links: shared}",
+    "prefetch": "prefetch: {default: 20}",
+    "limits": "limits: {sessions: 5000}",
+    "destination_rules": "- {action: deny, destination: /topic/*}",
+    "queue_arguments": "- {destination: /queue/*, arguments: {x-queue-type: quorum}}",
+    "arguments": "arguments: {x-queue-type: quorum}",
+    "": "upstream: {urls: [amqp://127.0.0.1:5672]}",
+}
+"""What a mapping looks like, by the end of the path of its key; the first that fits counts."""
 
 _PLAIN_STEP = re.compile(r"[^\s.\[\]\"']+")
 
@@ -27,6 +82,8 @@ class Finding:
     trail: Trail
     sentence: str
     suggestion: str | None = None
+    about: tuple[Trail, ...] = ()
+    """Other places that it follows from. If one of them cannot be used, the finding says nothing."""
 
 
 def mapping(value: object) -> dict[str, Any]:
@@ -45,6 +102,13 @@ def path_text(trail: Trail) -> str:
         else:
             text += f'["{step}"]'
     return text
+
+
+def meant_key(key: str, known: Iterable[str]) -> str | None:
+    """The known key that an unknown one probably stands for, by its spelling or by what other servers call it."""
+    near = closest(key, known)
+    others = _OTHER_WORDS.get(key.lower().replace("-", "_"), ())
+    return near or next((other for other in others if other in known), None)
 
 
 def closest(word: str, choices: Iterable[str]) -> str | None:
@@ -92,19 +156,32 @@ def _bare(annotation: object) -> object:
     return annotation
 
 
-def findings_of(error: ValidationError) -> Iterator[Finding]:
-    """Pydantic's errors as findings. No sentence repeats a value from the file."""
+def findings_of(error: ValidationError, tree: object) -> Iterator[Finding]:
+    """Pydantic's errors about a file's tree as findings. No sentence repeats a value from the file."""
     for detail in error.errors(include_url=False, include_input=True):
         trail: Trail = tuple(step for step in detail["loc"] if step != "[key]")
         if detail["type"] == "too_short" and detail["input"]:
             continue  # pydantic counts valid entries only; each invalid one has a mistake of its own
-        yield _finding(trail, detail)
+        if detail["type"] == "extra_forbidden":
+            yield _unknown_key(trail, mapping(value_at(tree, trail[:-1])))
+        else:
+            yield _finding(trail, detail)
+
+
+def value_at(tree: object, trail: Trail) -> object:
+    """What a file's tree holds at a place; None if nothing is there."""
+    for step in trail:
+        if isinstance(tree, dict):
+            tree = tree.get(step)
+        elif isinstance(tree, list) and isinstance(step, int) and step < len(tree):
+            tree = tree[step]
+        else:
+            return None
+    return tree
 
 
 def _finding(trail: Trail, detail: ErrorDetails) -> Finding:
     kind, context = detail["type"], detail.get("ctx", {})
-    if kind == "extra_forbidden":
-        return _unknown_key(trail)
     if kind == "missing":
         return _missing_key(trail)
     if detail["input"] is None and kind in ("stomp_gateway", "literal_error", "string_type"):
@@ -115,13 +192,21 @@ def _finding(trail: Trail, detail: ErrorDetails) -> Finding:
         choices = re.findall(r"'([^']*)'", context["expected"])
         near = closest(detail["input"], choices) if isinstance(detail["input"], str) else None
         return Finding(trail, f"This is one of {', '.join(choices)}.", f"Did you mean {near}?" if near else None)
+    if kind in ("model_type", "model_attributes_type", "mapping_type", "dict_type"):
+        return Finding(trail, "A mapping belongs here: lines of the form key: value.", _example(trail))
     return Finding(trail, *_shape_mistake(kind, detail))
 
 
+def _example(trail: Trail) -> str | None:
+    keys = ".".join(step for step in trail if isinstance(step, str))
+    found = next((text for end, text in _EXAMPLES.items() if f".{keys}".endswith(f".{end}")), None)
+    return f"For example {found}." if found else None
+
+
 def _shape_mistake(kind: str, detail: ErrorDetails) -> tuple[str, str | None]:
-    if kind in ("model_type", "model_attributes_type", "mapping_type", "dict_type"):
-        return "A mapping belongs here: lines of the form key: value.", None
     if kind in ("tuple_type", "list_type"):
+        if isinstance(detail["input"], dict) and any(key.startswith("-") for key in detail["input"]):
+            return "A list belongs here.", "Write a space behind each dash."
         return "A list belongs here.", "Write it as [one, two], or one line for each, starting with a dash."
     if kind == "too_short" and isinstance(detail["input"], list):
         return "This list needs at least one entry.", None
@@ -138,10 +223,13 @@ def _text_mistake(value: object) -> tuple[str, str | None]:
     return "Text is needed here.", None
 
 
-def _unknown_key(trail: Trail) -> Finding:
+def _unknown_key(trail: Trail, beside: Mapping[str, object]) -> Finding:
+    """What is said of an unknown key with these keys beside it."""
     key, model = str(trail[-1]), model_at(trail[:-1])
     known = list(model.model_fields) if model else []
-    near = closest(key, known)
+    near = meant_key(key, known)
+    if near in beside:
+        return Finding(trail, "There is no such key here.", f"Did you mean {near}? That key stands here already.")
     if near:
         return Finding(trail, "There is no such key here.", f"Did you mean {near}?")
     homes = [path.rpartition(".")[0] for path in all_keys() if path.rpartition(".")[2] == key]

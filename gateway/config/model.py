@@ -7,7 +7,7 @@ may use, and `GatewayConfig.virtual_host` is a dictionary look-up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Literal, Self, cast
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -15,9 +15,10 @@ from pydantic.json_schema import JsonSchemaValue
 
 from gateway.config.base_models import MergeableModel, VirtualHostName, fits_short_string, merge
 from gateway.config.listener_settings import AdminSettings, Listener
-from gateway.config.scalars import VARIABLE_PATTERN, Count, Duration, SocketAddress
+from gateway.config.scalars import VARIABLE_PATTERN, Count, Duration, SocketAddress, Switch
 from gateway.config.virtual_host import Upstream, VirtualHost, VirtualHostEntry, VirtualHostSettings
 from gateway.config.worker_count import WorkerCount
+from gateway.errors import Mistake
 
 PASS_THROUGH = "*"  # noqa: S105 - no password
 """The key of `virtual_hosts` that stands for every host that is not configured."""
@@ -66,6 +67,9 @@ class GatewayConfig(MergeableModel):
     """For every virtual host, unless it says otherwise."""
     default_vhost: VirtualHostName = "/"
     """The virtual host of a client whose CONNECT has no host header."""
+    local_aliases: Annotated[bool, Switch()] = True
+    """localhost, 127.0.0.1, ::1 and the machine's own names mean default_vhost, where no virtual host has that name or
+    alias, and there is none with the name "*"."""
     virtual_hosts: Mapping[VirtualHostName, VirtualHostEntry] = Field(
         default_factory=lambda: {"/": VirtualHostEntry()}, json_schema_extra={"type": ["object", "null"]}
     )
@@ -91,6 +95,7 @@ class GatewayConfig(MergeableModel):
     """With several workers, how long one may show no sign of life: one that hangs is killed, and another takes its
     place. At least 2 seconds."""
 
+    _warnings: tuple[Mistake, ...] = PrivateAttr(())
     _by_name: dict[str, VirtualHost] = PrivateAttr(default_factory=dict)
     _by_host: dict[str, VirtualHost] = PrivateAttr(default_factory=dict)
 
@@ -120,6 +125,16 @@ class GatewayConfig(MergeableModel):
             upstream=merge(self.upstream, entry.upstream) if entry.upstream else self.upstream,
             **{field: getattr(settings, field) for field in VirtualHostSettings.model_fields},
         )
+
+    @property
+    def warnings(self) -> tuple[Mistake, ...]:
+        """What the file says that counts, but cannot work or does nothing."""
+        return self._warnings
+
+    def with_warnings(self, warnings: Iterable[Mistake]) -> Self:
+        """The same, with these warnings."""
+        self._warnings = tuple(warnings)
+        return self
 
     def virtual_host(self, host: str | None) -> VirtualHost | None:
         """The virtual host that a CONNECT frame's `host` header, unescaped, means; without one `default_vhost`.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Final, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator
 
 from gateway.config.base_models import ConfigModel, Text, made_from_text
 from gateway.config.scalars import Switch, mistake
-from gateway.patterns import STAR, Pattern
+from gateway.patterns import Pattern
 
 _LOGIN: Final = "{login}"
 _RULED: Final = ("/queue/", "/topic/", "/exchange/", "/amq/queue/", "/reply-queue/")
@@ -69,22 +69,24 @@ def _argument(value: object) -> object:
 
 
 def _arguments(value: Mapping[str, bool | int | str]) -> Mapping[str, bool | int | str]:
-    """Check the types that RabbitMQ wants: it would refuse every declaration with others."""
     if not value:
         raise mistake("This must not be empty.", "Name an argument, or delete the entry.")
-    for name, argument in value.items():
-        if not name.startswith("x-"):
-            raise mistake("Names of a queue's arguments begin with x-, for example x-max-length.")
-        is_number = isinstance(argument, int) and not isinstance(argument, bool)
-        if name in _NUMBERS and not (is_number and int(argument) >= 0):
-            raise mistake(f"{name} is a whole number, and not negative.", "Times are in milliseconds, sizes in bytes.")
-        if name in _TEXTS and not isinstance(argument, str):
-            raise mistake(f"{name} is a text.")
-    if value.get("x-queue-type", "classic") not in _QUEUE_TYPES:
-        raise mistake(f"x-queue-type is one of {', '.join(_QUEUE_TYPES)}.")
-    if not _AGE.fullmatch(str(value.get("x-max-age", "1s"))):
-        raise mistake("x-max-age is a number and one of the letters Y M D h m s, for example 7D.")
     return value
+
+
+def argument_mistake(name: str, value: object) -> tuple[str, str | None] | None:
+    """What is wrong with an argument of a queue: RabbitMQ would refuse every declaration with it. None: nothing."""
+    if not name.startswith("x-"):
+        return "Names of a queue's arguments begin with x-, for example x-max-length.", None
+    if name in _NUMBERS and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+        return f"{name} is a whole number, and not negative.", "Times are in milliseconds, sizes in bytes."
+    if name in _TEXTS and not isinstance(value, str):
+        return f"{name} is a text.", None
+    if name == "x-queue-type" and value not in _QUEUE_TYPES:
+        return f"x-queue-type is one of {', '.join(_QUEUE_TYPES)}.", None
+    if name == "x-max-age" and not _AGE.fullmatch(str(value)):
+        return "x-max-age is a number and one of the letters Y M D h m s, for example 7D.", None
+    return None
 
 
 def _pattern_text(pattern: Pattern) -> str:
@@ -125,16 +127,6 @@ class DestinationRule(ConfigModel):
     mandatory: Annotated[bool, Switch()] = False
     """A message sent by this rule that reaches no queue is an ERROR and gets no RECEIPT."""
 
-    @model_validator(mode="after")
-    def _keys_agree(self) -> Self:
-        if (self.to is not None) != (self.action == "rewrite"):
-            raise mistake("action: rewrite needs to, and nothing else has it.")
-        if self.to is not None and self.to.text.count(STAR) > self.destination.text.count(STAR):
-            raise mistake("to has more * than destination.")
-        if self.mandatory and (self.on == "subscribe" or self.action == "deny"):
-            raise mistake("mandatory is about messages that are sent: it goes with allow or rewrite, on send or both.")
-        return self
-
     @property
     def denies(self) -> bool:
         """Whether it refuses the destinations that fit."""
@@ -149,3 +141,16 @@ class DestinationRule(ConfigModel):
     def on_subscribe(self) -> bool:
         """Whether it is about SUBSCRIBE."""
         return self.on != "send"
+
+
+def rule_mistakes(rule: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences about keys of a rule, as a file has them, that contradict each other."""
+    action, to, destination = rule.get("action"), rule.get("to"), rule.get("destination")
+    if action == "rewrite" and to is None:
+        yield "action: rewrite needs to."
+    if action in ("allow", "deny") and to is not None:
+        yield "to goes with action: rewrite only."
+    if isinstance(to, str) and isinstance(destination, str) and to.count("*") > destination.count("*"):
+        yield "to has more * than destination."
+    if rule.get("mandatory") in (True, "true") and (rule.get("on") == "subscribe" or action == "deny"):
+        yield "mandatory is about messages that are sent: it goes with allow or rewrite, on send or both."

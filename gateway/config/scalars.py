@@ -22,10 +22,13 @@ VARIABLE_PATTERN = r"\$\{"
 
 MAX_PORT = 65535
 
-_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _BYTES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _NUMBER_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
-_HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.%a-z]+\]|[^\s:/@\[\]?#]+):([0-9]{1,5})")
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
+_TIME_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|min|[smhd])\s*")
+_HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.%a-z]+\]|[^\s:/@\[\]?#]+):([0-9]+)")
+_DIGITS_OF_PORT = 5
 _DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671}
 
 
@@ -70,18 +73,22 @@ class Quantity(ABC):
 
 @dataclass(frozen=True)
 class Duration(Quantity):
-    """Seconds as a float, from a number of seconds or text with a unit: ms, s, min, h or d.
+    """Seconds as a float, from a number of seconds, or text with units: ms, s, m or min, h, d, as in 1h30m.
 
     ``zero``: 0 is allowed. ``least``, ``most``: the smallest and the largest value, in seconds. ``whole``: only whole
     numbers of seconds.
     """
 
-    TEXT: ClassVar[str] = r"[0-9]+(\.[0-9]+)?\s*(ms|s|min|h|d)?"
+    TEXT: ClassVar[str] = r"([0-9]+(\.[0-9]+)?|([0-9]+(\.[0-9]+)?\s*(ms|min|[smhd])\s*)+)"
 
     zero: bool = True
     least: float = 0.0
     most: float | None = None
     whole: bool = False
+
+    def read(self, text: str) -> float:
+        """The seconds in an option of the command line, which takes the same forms as a file. Raises `mistake`."""
+        return self._read(text)
 
     def _read(self, value: object) -> float:
         seconds = self._seconds(value)
@@ -99,11 +106,11 @@ class Duration(Quantity):
     def _seconds(self, value: object) -> float:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return _float(value)
-        match = _NUMBER_AND_UNIT.fullmatch(value) if isinstance(value, str) else None
-        if match is None or match[2] not in _SECONDS:
-            advice = f"Write {match[1]}min for minutes, {match[1]}ms for milliseconds." if match else None
-            raise mistake("A duration is a number of seconds, or text like 500ms, 60s, 10min, 1h or 7d.", advice)
-        return float(match[1]) * _SECONDS[match[2]]
+        if not isinstance(value, str) or not re.fullmatch(self.TEXT, value):
+            raise mistake("A duration is a number of seconds, or text like 500ms, 30s, 5m, 1h30m or 7d.")
+        if _NUMBER.fullmatch(value):
+            return float(value)
+        return sum(float(number) * _SECONDS[unit] for number, unit in _TIME_AND_UNIT.findall(value))
 
     def _json_schema(self) -> JsonSchemaValue:
         number: JsonSchemaValue = {"type": "integer" if self.whole else "number"}
@@ -116,6 +123,10 @@ class Size(Quantity):
     """Bytes as an int of at least 1, from a number of bytes or text with a unit: B, KiB, MiB or GiB."""
 
     TEXT: ClassVar[str] = r"[0-9]+(\.[0-9]+)?\s*(B|KiB|MiB|GiB)?"
+
+    def read(self, text: str) -> int:
+        """The bytes in an option of the command line, which takes the same forms as a file. Raises `mistake`."""
+        return self._read(text)
 
     def _read(self, value: object) -> int:
         size = self._size(value)
@@ -132,7 +143,7 @@ class Size(Quantity):
         if match is None or match[2] not in _BYTES:
             # 4MB may mean 4,000,000 or 4,194,304: rather than choose, say how to write the usual one.
             prefix = match[2][:1].upper() if match else ""
-            advice = f"Did you mean {match[1]}{prefix}iB?" if match and prefix in ("K", "M", "G") else None
+            advice = f"Write {prefix}iB, as in 4{prefix}iB, or all digits." if prefix in tuple("KMG") else None
             raise mistake("A size is a number of bytes, or text like 512B, 64KiB or 4MiB.", advice)
         return float(match[1]) * _BYTES[match[2]]
 
@@ -157,7 +168,8 @@ class Count(Quantity):
         if isinstance(value, str) and re.fullmatch(self.TEXT, value):
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise mistake("A whole number is needed here.")
+            advice = "Write all digits and nothing else, as in 10000." if isinstance(value, str) else None
+            raise mistake("A whole number is needed here.", advice)
         if not self.least <= value <= self.most:
             raise mistake(f"This number must be from {self.least} to {self.most}.")
         return value
@@ -233,7 +245,7 @@ class _Address(ABC):
 class SocketAddress(_Address):
     """A local TCP address to listen on."""
 
-    PATTERN: ClassVar[str] = r"^(\[[^\]\s]+\]|[^\s:/@\[\]?#]+):[0-9]{1,5}$"
+    PATTERN: ClassVar[str] = r"^(\[[^\]\s]+\]|[^\s:/@\[\]?#*]+):[0-9]{1,5}$"
 
     host: str
     """A name or an IP address, IPv6 without its brackets. 0.0.0.0 and :: mean every address."""
@@ -249,16 +261,16 @@ class SocketAddress(_Address):
         if isinstance(value, cls):
             return value
         match = _HOST_AND_PORT.fullmatch(value) if isinstance(value, str) else None
-        if match is None:
+        if match is None or match[1] == "*":
             raise mistake("An address to listen on is written host:port.", _address_advice(value))
-        if int(match[2]) > MAX_PORT:
-            raise mistake("A port is a number from 0 to 65535.")
+        if len(match[2]) > _DIGITS_OF_PORT or int(match[2]) > MAX_PORT:
+            raise mistake("The number behind the colon is no port: a port is a number from 0 to 65535.")
         return cls(_checked_host(match[1].strip("[]")), int(match[2]))
 
 
 def _address_advice(value: object) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool):
-        return f"Write 127.0.0.1:{value} for this machine only, or 0.0.0.0:{value} for every IPv4 address."
+        return "Write 127.0.0.1:61613, with your port, for this machine only, or 0.0.0.0:61613 for every IPv4 address."
     if not isinstance(value, str):
         return None
     if value.startswith((":", "*:")) and value.count(":") == 1:
@@ -343,6 +355,10 @@ def _checked_host(host: str) -> str:
         raise mistake(
             "This is not the name of a host.", "Between dots a name has at least 1 and at most 63 characters."
         ) from None
+    if "*" in host:
+        raise mistake(
+            "This is not the name of a host.", "It holds a star, and only the name of one host can stand here."
+        )
     if not host.isprintable():
         raise mistake("This is not the name of a host.", "It holds a character that cannot be printed.")
     return host

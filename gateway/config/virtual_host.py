@@ -8,8 +8,9 @@ the JSON Schema.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
@@ -20,11 +21,28 @@ from gateway.config.base_models import (
     MergeableModel,
     Text,
     VirtualHostName,
+    made_from_text,
 )
 from gateway.config.broker_user import User
 from gateway.config.journal_settings import JournalSettings
 from gateway.config.rules import DestinationRule, QueueArguments
-from gateway.config.scalars import BrokerUrl, Count, Duration, Factor, Size, Switch
+from gateway.config.scalars import BrokerUrl, Count, Duration, Factor, Size, Switch, mistake
+
+# Words of printable ASCII, without the characters that have to be escaped in a header.
+_SERVER_HEADER: Final = re.compile(r"(?=.{1,255}\Z)[!-9;-\[\]-~]+(?: [!-9;-\[\]-~]+)*\Z")
+
+
+def _server_header(text: str) -> bytes:
+    if _SERVER_HEADER.match(text) is None:
+        raise mistake(
+            "A server header has at most 255 printable ASCII characters, in words with one space between them, and "
+            "neither colon nor backslash.",
+            "Write NAME/VERSION, and more words behind it as you like.",
+        )
+    return text.encode()
+
+
+ServerHeader = Annotated[bytes, made_from_text(bytes, _server_header, bytes.decode)]
 
 
 class UpstreamTls(MergeableModel):
@@ -161,6 +179,8 @@ class VirtualHostSettings(MergeableModel):
     """Whose names and texts are used: the released plugin's (up to 4.3), or those of its next version."""
     hide_server_info: Annotated[bool, Switch()] = False
     """Leave the server header out of CONNECTED."""
+    server_header: ServerHeader | None = None
+    """The server header of CONNECTED. null: RabbitMQ/<version of the broker> stomp-gateway/<version>."""
     confirms: Literal["always", "on_receipt"] = "always"
     """always: everything is published with the broker's confirms, so that nothing is lost with a connection to the
     broker. on_receipt: from a client's first receipt or transaction on; what was sent before may be lost unnoticed.
@@ -180,6 +200,9 @@ class VirtualHostSettings(MergeableModel):
     """Unacknowledged messages that a subscription may have in hand."""
     queue_arguments: tuple[QueueArguments, ...] = ()
     """Arguments for queues that clients' frames declare, by destination."""
+    selectors: Annotated[bool, Switch()] = False
+    """Whether the selector header of a SUBSCRIBE to /topic or /exchange selects the messages that the client gets.
+    false: it is ignored, as with the plugin."""
     on_queue_conflict: Literal["error", "use_existing"] = "error"
     """When a queue exists with other properties than a client asks for. use_existing takes it as it is."""
     destination_rules: tuple[DestinationRule, ...] = ()

@@ -1,7 +1,6 @@
 """The state of one transcript that is played on one server, and the error that ends it."""
 
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
 from textwrap import indent
 
@@ -11,9 +10,6 @@ from gateway.parity.rendering import Scope, shortened
 from gateway.parity.steps import FrameTemplate, Side, Step
 from gateway.parity.stomp_peer import ServerFrame
 from gateway.parity.transcript import Transcript
-
-SERVER_NAMES: Mapping[Side, str] = {"plugin": "RabbitMQ", "gateway": "stomp-gateway"}
-"""The product names in CONNECTED's server header."""
 
 _HEADINGS = {"expected", "expected, in any order", "got", "which"}
 
@@ -69,7 +65,7 @@ class PlayState:
         self.side: Side = side
         self.identity = identity
         self.run = b"t-" + secrets.token_hex(6).encode("ascii")
-        self.scope: Scope = {**identity.scope, "run": self.run, "server-name": SERVER_NAMES[side].encode()}
+        self.scope: Scope = {**identity.scope, "run": self.run}
         self.recording = Recording(self.run.decode())
         self.step: Step = transcript.steps[0]
 

@@ -147,7 +147,7 @@ class _Player:
         self._state.learn({"version": step.version.encode("ascii")})
         await self._send_text(step.client, _CONNECT)
         hides_server = self._state.transcript.setup == "configured"
-        headers = _CONNECTED if hides_server else (*_CONNECTED, "server:{server-name}/{*}")
+        headers = _CONNECTED if hides_server else (*_CONNECTED, "server:{*}")
         values = await self._receive_frame(step.client, FrameTemplate("CONNECTED", headers, ""))
         self._state.learn({f"{step.client}.session": values["client_session"]})
 

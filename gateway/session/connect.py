@@ -15,10 +15,12 @@ import json
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
+from gateway.config.base_models import fits_short_string
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
-from gateway.errors import CloseReason, StompError
+from gateway.errors import CloseReason, RefusedLogin, StompError
 from gateway.session import error_frames, ops
 from gateway.session.context import SessionContext, State
 from gateway.session.destination_rules import DestinationRules
@@ -33,6 +35,9 @@ _VERSIONS: Final = (b"1.2", b"1.1", b"1.0")
 _TOKEN: Final = b"token"
 # Of a JWT: header, claims and signature.
 _PARTS: Final = 3
+# A refusal that the server brought, and logged with the broker's own words.
+_LOGGED: Final = RefusedLogin(is_logged=True)
+_ADD_ALIAS: Final = "if clients are right to send it as host, add it to aliases of their virtual host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +113,27 @@ def read_connect(
     version = negotiate_version(headers)
     if version == b"1.0":
         headers = trim_values(headers)
-    settings = _settings(headers.get(b"host"), resolve)
-    login = _credentials(headers, settings, certificate_name)
+    settings = _settings(headers, resolve)
+    try:
+        login = _credentials(headers, settings, certificate_name)
+    except StompError as error:
+        error.refused_login = RefusedLogin(settings.name, headers.get(b"login"))
+        raise
     return ConnectRequest(version, login, headers.get(b"heart-beat"), is_implicit)
 
 
-def _settings(host: bytes | None, resolve: FindVirtualHost) -> VirtualHost:
-    try:
-        settings = resolve(None if host is None else host.decode())
-    except UnicodeDecodeError:
-        settings = None
+def _settings(headers: Mapping[bytes, bytes], resolve: FindVirtualHost) -> VirtualHost:
+    host = headers.get(b"host")
+    # A byte that is not UTF-8 becomes a lone surrogate, which no name has.
+    name = None if host is None else host.decode(errors="surrogateescape")
+    settings = resolve(name)
     if settings is None:
-        raise error_frames.virtual_host_denied(b"" if host is None else host)
+        host, name = host or b"", name or ""
+        can_be_alias = bool(name) and fits_short_string(name)
+        error = (error_frames.unknown_virtual_host if can_be_alias else error_frames.virtual_host_denied)(host)
+        shown = host.decode(errors="replace")
+        error.refused_login = RefusedLogin(shown, headers.get(b"login"), _ADD_ALIAS if can_be_alias else "")
+        raise error
     return settings
 
 
@@ -145,6 +159,16 @@ def _credentials(headers: Mapping[bytes, bytes], settings: VirtualHost, certific
     return ops.Login(settings, login, passcode)
 
 
+@lru_cache(maxsize=16)
+def _server_header(broker_version: tuple[int, ...], product: bytes) -> bytes:
+    """The broker as server-name and the gateway as comment (STOMP 1.2, "CONNECTED Frame").
+
+    Libraries choose the dialect of RabbitMQ by the name with the slash behind it. A broker may not tell its version, or
+    be lost already.
+    """
+    return b"RabbitMQ/%b %b" % (".".join(map(str, broker_version)).encode() or b"unknown", product)
+
+
 _UNKNOWN_CLIENT: Final = ClientFacts()
 _NO_HEARTBEATS: Final = Heartbeats()
 
@@ -156,13 +180,13 @@ def _nobody() -> None:
 class ConnectHandler:
     """The session until it is connected: CONNECT, or the first frame of a client that may leave CONNECT out."""
 
-    __slots__ = ("_context", "_observe", "_request", "_resolve", "_server", "client", "heartbeats")
+    __slots__ = ("_context", "_observe", "_product", "_request", "_resolve", "client", "heartbeats")
 
-    def __init__(self, context: SessionContext, server: bytes, resolve: FindVirtualHost) -> None:
+    def __init__(self, context: SessionContext, product: bytes, resolve: FindVirtualHost) -> None:
         self.client = _UNKNOWN_CLIENT
         self.heartbeats = _NO_HEARTBEATS
         self._context = context
-        self._server = server
+        self._product = product
         self._resolve = resolve
         self._request: ConnectRequest | None = None
         self._observe: Callable[[], SessionObserver | None] = _nobody
@@ -225,7 +249,7 @@ class ConnectHandler:
         try:
             self.heartbeats = request.accept(is_local=self.client.is_local)
         except StompError as error:
-            self._refuse(error)
+            self._refuse(error, RefusedLogin(request.login.settings.name, request.login.login))
             return False
         self._request = None
         context.operation_done()
@@ -239,13 +263,15 @@ class ConnectHandler:
         context.move(State.CONNECTED)
         context.observer = self._observe()
         if not request.is_implicit:
-            context.output.append(self._connected(request))
+            context.output.append(self._connected(request, event.broker_version))
         elif context.observer is not None:
             context.observer.used("implicit-connect")
         return True
 
-    def _connected(self, request: ConnectRequest) -> bytes:
-        server = b"" if request.login.settings.hide_server_info else b"server:%b\n" % self._server
+    def _connected(self, request: ConnectRequest, broker_version: tuple[int, ...]) -> bytes:
+        settings, server = request.login.settings, b""
+        if not settings.hide_server_info:
+            server = b"server:%b\n" % (settings.server_header or _server_header(broker_version, self._product))
         # Nothing here needs an escape.
         facts = server, self._context.identity, self.heartbeats.header, request.version
         return b"CONNECTED\n%bsession:%b\nheart-beat:%b\nversion:%b\n\n\0\n" % facts
@@ -254,7 +280,7 @@ class ConnectHandler:
         """The broker refused the login."""
         if self._request is not None:
             login = self._request.login
-            self._refuse(error_frames.login_failed(event.code, event.text, login.login, login.settings))
+            self._refuse(error_frames.login_failed(event.code, event.text, login.login, login.settings), _LOGGED)
 
     def broker_unreachable(self, event: ops.BrokerUnreachable) -> None:
         """No broker answered."""
@@ -262,14 +288,15 @@ class ConnectHandler:
 
     def session_refused(self, event: ops.SessionRefused) -> None:
         """There are as many sessions as allowed."""
-        self._refuse(error_frames.too_many_sessions(event.whose, event.limit))
+        self._refuse(error_frames.too_many_sessions(event.whose, event.limit), _LOGGED)
 
     def too_many_failed(self, event: ops.TooManyFailedLogins) -> None:
         """The broker was not asked about the login."""
-        self._refuse(error_frames.too_many_failed_logins(event.seconds))
+        self._refuse(error_frames.too_many_failed_logins(event.seconds), _LOGGED)
 
-    def _refuse(self, error: StompError) -> None:
+    def _refuse(self, error: StompError, refused: RefusedLogin | None = None) -> None:
         """Refuse the client. It may send another CONNECT; one that left CONNECT out is closed."""
+        error.refused_login = refused
         request, self._request = self._request, None
         context = self._context
         frame = context.operation_failed()

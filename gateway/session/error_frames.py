@@ -87,6 +87,12 @@ missing_subscription_name: Final = partial(
     StompError, "Missing destination or id", "UNSUBSCRIBE must include a 'destination' or 'id' header"
 )
 temporary_unsubscribe: Final = partial(StompError, "Invalid id", "UNSUBSCRIBE 'id' may not start with /temp-queue/\n")
+selector_on_queue: Final = partial(
+    StompError,
+    "Invalid selector",
+    "Only a subscription to /topic or /exchange, without x-queue-name, may have a selector: another consumer of a "
+    "queue may want the messages that this one does not select.\n",
+)
 commit_rejected: Final = partial(
     StompError,
     "Message rejected",
@@ -139,8 +145,18 @@ def access_refused(login: bytes, settings: VirtualHost) -> StompError:
 
 
 def virtual_host_denied(name: bytes) -> StompError:
-    """A virtual host that does not exist, is full, or denies the user."""
+    """A virtual host that is not there, is full, or denies the user."""
     return bad_connect(b"Virtual host '%b' access denied" % name)
+
+
+def unknown_virtual_host(name: bytes) -> StompError:
+    """A name that no virtual host of the configuration has, but could have."""
+    body = (
+        b"Virtual host '%b' access denied\n"
+        b"The gateway has no virtual host of this name. If clients are right to send it as 'host', add it to 'aliases' "
+        b"of their virtual host in the gateway's configuration.\n"
+    )
+    return bad_connect(body % name)
 
 
 def login_failed(code: int, text: str, login: bytes, settings: VirtualHost) -> StompError:
@@ -193,6 +209,11 @@ def missing_header(command: bytes, name: bytes) -> StompError:
 def invalid_ack_id(command: bytes, name: bytes) -> StompError:
     """ACK or NACK with a malformed identifier."""
     return StompError("Invalid header", b'"%b" must include a valid "%b" header\n' % (command, name))
+
+
+def invalid_selector(reason: str) -> StompError:
+    """A selector that cannot be read."""
+    return StompError("Invalid selector", f"The selector cannot be read: {reason}.\n")
 
 
 def too_long(name: bytes, size: int) -> StompError:
@@ -325,7 +346,9 @@ def closing(message: str, body: str, reason: CloseReason) -> StompError:
 
 def closed_for(error: StompError, reason: CloseReason) -> StompError:
     """The same error, but it closes the connection."""
-    return StompError(error.message, error.body, reason, error.subscription)
+    closing = StompError(error.message, error.body, reason, error.subscription)
+    closing.refused_login = error.refused_login
+    return closing
 
 
 def _with_term(template: bytes, term: bytes) -> bytes:

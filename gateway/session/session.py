@@ -74,6 +74,7 @@ class Session:
     """One STOMP session.
 
     Args:
+        product: the gateway's name and version.
         limits: of the decoder; raised once the client has logged in.
         now: in seconds, on the clock of ``time_passed``.
     """
@@ -85,7 +86,7 @@ class Session:
     )  # fmt: skip
 
     def __init__(
-        self, identity: bytes, server: bytes, resolve: FindVirtualHost, limits: FrameLimits, now: float = 0.0
+        self, identity: bytes, product: bytes, resolve: FindVirtualHost, limits: FrameLimits, now: float = 0.0
     ) -> None:
         default = resolve(None)
         context = SessionContext(identity, strict=default is not None and default.strict)
@@ -105,7 +106,7 @@ class Session:
         self._clock: Callable[[], float] = _no_time
         self._turn_time = 0.0
 
-        self._connect = ConnectHandler(context, server, resolve)
+        self._connect = ConnectHandler(context, product, resolve)
         self._publisher = Publisher(context)
         self.confirms = self._publisher.confirms
         self._transactions = TransactionHandler(context, self._publisher, now)

@@ -14,6 +14,7 @@ from gateway.stomp.headers import read_boolean, read_integer
 
 MALFORMED: Final = "frame/malformed-no-colon"
 SECOND_CONNECT: Final = "connect/second-connect"
+_LOCAL_HOST: Final = "connect/host-localhost"
 ERROR_TO_RECEIPT: Final = "error/receipt-id"
 REFUSED_SUBSCRIBE: Final = "subscribe/refused-receipt"
 EARLY_DISCONNECT: Final = "receipt/disconnect-after-send"
@@ -35,12 +36,14 @@ _NOT_TEXT: Final = "destination/not-utf8"
 _LARGE_NUMBER: Final = "send/number-wraps-stomp"
 
 RULES: Final = (
-    MALFORMED, SECOND_CONNECT, ERROR_TO_RECEIPT, REFUSED_SUBSCRIBE, EARLY_DISCONNECT, OTHER_SUBSCRIPTIONS,
+    MALFORMED, SECOND_CONNECT, _LOCAL_HOST, ERROR_TO_RECEIPT, REFUSED_SUBSCRIBE, EARLY_DISCONNECT, OTHER_SUBSCRIPTIONS,
     OTHER_SESSION, UNACKNOWLEDGED, UNESCAPED, STREAM_NACK, NEXT_PREFETCH, _SEPARATOR, _PREFETCH, _STREAM_AUTO,
     _DURABLE_EXCHANGE, _TRANSIENT, _COLLISION, _LONG_NAME, _LONG_PROPERTY, _NOT_TEXT, _LARGE_NUMBER,
 )  # fmt: skip
 """All that can be seen."""
 
+# Hosts that the gateway takes for its default virtual host, if none has that name.
+_LOCAL_HOSTS: Final = (b"localhost", b"127.0.0.1", b"::1")
 _LONGEST_NAME: Final = 255
 _LARGEST_PRIORITY: Final = 255
 _LARGEST_TIMESTAMP: Final = (1 << 64) - 1
@@ -64,6 +67,12 @@ def kind_of(destination: bytes) -> DestinationKind | None:
 def reads_stream(headers: Mapping[bytes, bytes]) -> bool:
     """Whether a SUBSCRIBE says that its queue is a stream."""
     return b"x-stream-offset" in headers or headers.get(b"x-queue-type") == b"stream"
+
+
+def of_connect(headers: Mapping[bytes, bytes]) -> Iterator[str]:
+    """Those of a CONNECT that the server accepts."""
+    if headers.get(b"host") in _LOCAL_HOSTS:
+        yield _LOCAL_HOST
 
 
 def of_send(headers: Mapping[bytes, bytes]) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 import io
 
-import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +20,6 @@ values = (
 )
 
 
-@pytest.mark.usefixtures("logs_as_before")
 @given(st.sampled_from(("info", "warning", "error")), texts, st.dictionaries(names, values))
 def test_a_plain_line_is_that_of_structlog(level: str, event: str, facts: dict[str, object]) -> None:
     stream = io.StringIO()

@@ -34,8 +34,8 @@ SETTINGS = VirtualHost(name="/")
 
 
 def resolve(host: str | None) -> VirtualHost | None:
-    """The one virtual host that there is."""
-    return SETTINGS if host in (None, "/") else None
+    """The one virtual host that there is, by its name and by one of the machine."""
+    return SETTINGS if host in (None, "/", "localhost") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class ModelBridge:
             if self._premises.passcodes.get(operation.login) == operation.passcode:
                 self._user = operation.login.decode()
                 self._broker = self._premises.elsewhere.get(operation.settings.name, self._broker)
-                return ops.LoggedIn()
+                return ops.LoggedIn((3, 10, 8))
             return ops.LoginFailed(403, "ACCESS_REFUSED - Login was refused")
         if isinstance(operation, ops.PreparePublisher):
             return self._prepare_publisher(operation)

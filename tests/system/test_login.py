@@ -271,6 +271,8 @@ async def test_virtual_hosts_by_name_alias_mapping_and_pass_through(broker: Brok
         absent = await try_login(address, "guest", "guest", host="no-such-vhost")
         assert absent.body == b"Virtual host 'no-such-vhost' access denied"
         assert absent["message"] == "Bad CONNECT"
+        # It goes to the broker like any other, although it is a name of this machine.
+        assert (await try_login(address, "guest", "guest", host="127.0.0.1")).command == "ERROR"
 
 
 async def test_an_unknown_virtual_host_is_refused_without_asking_the_broker(

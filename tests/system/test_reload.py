@@ -99,6 +99,10 @@ async def test_new_virtual_hosts_and_aliases_are_for_new_clients_and_nobody_is_d
             async with StompClient.logged_in(process.address, host=host) as late:
                 await late.ask("SEND", host.encode(), destination="/topic/reloaded")
                 await early.expect("MESSAGE", host.encode())
+        # Not by an alias, but as one of the machine's names, as long as these are wanted.
+        async with StompClient.logged_in(process.address, host="localhost"):
+            document["local_aliases"] = False
+            assert (await process.reload(document))["changes"] == ["local_aliases"]
         await refused(process, "Bad CONNECT", host="localhost")
 
         # Sessions of a virtual host that is gone go on, and are counted under its name.

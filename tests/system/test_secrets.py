@@ -304,7 +304,6 @@ def _text(thing: object) -> str:
     return f"{thing!r} {thing} {rest}"
 
 
-@pytest.mark.usefixtures("logs_as_before")
 async def test_a_traceback_shows_no_secret(laboratory: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The AMQP library fails in a way that nobody expects, with the URL and its passcode in the error's text."""
 

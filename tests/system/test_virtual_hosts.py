@@ -14,6 +14,7 @@ import pytest_asyncio
 import yaml
 
 from deploy.local.broker import Broker
+from gateway import __version__
 from gateway.config.loader import parse
 from gateway.config.model import GatewayConfig
 from gateway.parity import AmqpBroker
@@ -64,7 +65,7 @@ async def two_vhosts(proxy: ChaosProxy, management: Management, user: str, vhost
     await management.add_exchange(NEWS, "topic", vhost)
     second = {
         "amqp_vhost": vhost,
-        "aliases": ["second.example.com"],
+        "aliases": ["second.example.com", "127.0.0.1"],
         "default_user": {"login": user, "passcode": PASSCODE},
         "default_topic_exchange": NEWS,
         "default_nack_requeue": False,
@@ -79,21 +80,23 @@ async def two_vhosts(proxy: ChaosProxy, management: Management, user: str, vhost
         yield gateway.addresses[0]
 
 
-async def test_each_virtual_host_has_its_own_users(two_vhosts: Address, user: str) -> None:
+async def test_each_virtual_host_has_its_own_users(two_vhosts: Address, user: str, laboratory_plugin: Address) -> None:
     async with within():
-        for host, login in (("first", "guest"), ("second", user), ("second.example.com", user)):
+        # The machine's names mean the default virtual host, but for those that a virtual host has.
+        local = [(host, "guest") for host in ("localhost", "::1", socket.gethostname())]
+        named = [("first", "guest"), ("second", user), ("second.example.com", user), ("127.0.0.1", user)]
+        for host, login in named + local:
             async with StompClient.logged_in(two_vhosts, host=host) as client:
                 # The broker accepts a user-id only from that user.
                 await client.ask("SEND", b"", destination="/topic/any", user_id=login)
                 await client.disconnect()
         refused = await refused_connect(two_vhosts, host="first", login=user, passcode=PASSCODE)
         assert refused == ("Bad CONNECT", "Virtual host 'first' access denied")
-        async with StompClient.logged_in(two_vhosts) as client:
-            assert client.connected["server"].startswith("stomp-gateway/")
-        assert await refused_connect(two_vhosts, host="third") == (
-            "Bad CONNECT",
-            "Virtual host 'third' access denied",
-        )
+        async with StompClient.logged_in(two_vhosts) as client, StompClient.logged_in(laboratory_plugin) as other:
+            # The broker's name and version, and the gateway's as comment.
+            assert client.connected["server"] == f"{other.connected['server']} stomp-gateway/{__version__}"
+        message, text = await refused_connect(two_vhosts, host="third")
+        assert (message, text.splitlines()[0]) == ("Bad CONNECT", "Virtual host 'third' access denied")
 
 
 async def test_virtual_hosts_share_no_messages(two_vhosts: Address) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 import structlog
 
 from gateway.config.listener_settings import Listener
-from gateway.errors import CloseReason
+from gateway.errors import CloseReason, StompError
 from gateway.server.client.connection_stats import ConnectionStats
 from gateway.server.listen.accepted_connection import TLS_HINT, AcceptedConnection
 from gateway.server.log_limits import LogLimits, LogRateLimiter
@@ -15,14 +15,15 @@ from gateway.session.session import Session
 
 log = structlog.get_logger("gateway.session")
 
-# Logged bytes of an ERROR's body.
+# Logged bytes of an ERROR's body, and characters of a name that a client gives and nobody has accepted.
 _LONGEST_TEXT: Final = 300
+_LONGEST_NAME: Final = 100
 
 
 class ClientLog:
     """Logs the life of one client of a listener, within the limits."""
 
-    __slots__ = ("_accepted", "_limits", "_listener", "_repeats", "_session", "_stats")
+    __slots__ = ("_accepted", "_is_refused", "_limits", "_listener", "_repeats", "_session", "_stats")
 
     def __init__(
         self,
@@ -37,6 +38,8 @@ class ClientLog:
         self._accepted = accepted
         self._listener = listener
         self._limits = limits
+        # A login was refused, and a line says why.
+        self._is_refused = False
         # Made for the first ERROR, since most sessions have none.
         self._repeats: LogRateLimiter | None = None
 
@@ -51,6 +54,22 @@ class ClientLog:
         """The client has logged in."""
         self._log("session started", journal=self._stats.journal_name, **details)
 
+    def login_refused(self, virtual_host: str, login: str | None, reason: str, **details: object) -> None:
+        """A login is refused. This is the one line about it, and a warning if there is a ``hint`` for the operator."""
+        self._is_refused = True
+        left_out = self._limits.for_address(self._stats.host)
+        if left_out is not None:
+            (log.warning if "hint" in details else log.info)(
+                "login refused",
+                session=self._session.identity.decode(),
+                peer=self._stats.peer,
+                virtual_host=virtual_host[:_LONGEST_NAME],
+                login=login and login[:_LONGEST_NAME],
+                reason=reason,
+                **details,
+                left_out=left_out,
+            )
+
     def ended(self, reason: CloseReason | None) -> None:
         """The session is over."""
         if reason is CloseReason.TLS_ON_PLAIN_PORT:
@@ -59,19 +78,37 @@ class ClientLog:
                 return
         unsaid = self._repeats.unsaid() if self._repeats is not None else 0
         details = {"errors_left_out": unsaid} if unsaid else {}
-        self._log("session ended", reason=reason.value if reason else "unknown", **details)
+        if unsaid or self._session.login is not None or not self._is_refused:
+            self._log("session ended", reason=reason.value if reason else "unknown", **details)
 
     def errors(self) -> None:
         """Log and count the ERRORs that the session has sent since the last call."""
         for error in self._session.take_errors():
             self._stats.failed(error)
-            if self._repeats is None:
-                self._repeats = self._limits.of_session()
-            left_out = self._repeats.left_out(error.message)
-            if left_out is not None:
-                text = error.body[:_LONGEST_TEXT].decode(errors="replace").strip()
-                details = {"repeated": left_out} if left_out else {}
-                self._log("error sent", message=error.message, text=text, closes=error.close is not None, **details)
+            if not self._is_told(error):
+                self._error(error)
+
+    def _is_told(self, error: StompError) -> bool:
+        """Whether the line about a refused login says all: also why its client is closed in the end."""
+        refused = error.refused_login
+        if refused is not None:
+            return refused.is_logged
+        return self._is_refused and error.close is CloseReason.LOGIN_TIMEOUT
+
+    def _error(self, error: StompError) -> None:
+        if self._repeats is None:
+            self._repeats = self._limits.of_session()
+        left_out, refused = self._repeats.left_out(error.message), error.refused_login
+        if left_out is None:
+            return
+        text = error.body[:_LONGEST_TEXT].decode(errors="replace").strip()
+        details: dict[str, object] = {"repeated": left_out} if left_out else {}
+        if refused is not None:
+            details |= {"hint": refused.hint} if refused.hint else {}
+            login = None if refused.login is None else refused.login.decode(errors="replace")
+            self.login_refused(refused.virtual_host, login, text.partition("\n")[0], **details)
+        else:
+            self._log("error sent", message=error.message, text=text, closes=error.close is not None, **details)
 
     def failed(self, error: BaseException) -> None:
         """A fault of the gateway."""

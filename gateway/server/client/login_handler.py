@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final
 
 import structlog
 
@@ -15,6 +14,7 @@ from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCE
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.broker.login_links import LoginLinks
+from gateway.server.client.client_log import ClientLog
 from gateway.server.client.expire import expire
 from gateway.server.client.failed_logins import TooManyFailedLoginsError
 from gateway.server.client.session_limits import LimitReachedError, SessionLimits, SessionRates
@@ -22,9 +22,6 @@ from gateway.server.log_limits import LogLimits
 from gateway.session import ops
 
 log = structlog.get_logger("gateway.session")
-
-# Logged characters of a login that the broker has not accepted.
-_LONGEST_LOGIN: Final = 100
 
 
 class LoginHandler:
@@ -35,7 +32,7 @@ class LoginHandler:
     """
 
     __slots__ = (
-        "_client", "_deadline", "_host", "_is_closed", "_limits", "_links", "_log_limits", "_patience", "_pool",
+        "_client", "_deadline", "_host", "_is_closed", "_limits", "_links", "_log", "_log_limits", "_patience", "_pool",
         "_session", "is_kept_back", "rates",
     )  # fmt: skip
 
@@ -44,6 +41,7 @@ class LoginHandler:
         pool: LinkPool,
         limits: SessionLimits,
         log_limits: LogLimits,
+        client_log: ClientLog,
         host: str,
         client: str,
         session: str,
@@ -54,6 +52,7 @@ class LoginHandler:
         self._pool = pool
         self._limits = limits
         self._log_limits = log_limits
+        self._log = client_log
         self._host = host
         self._client = client
         self._session = session
@@ -101,7 +100,11 @@ class LoginHandler:
         """Let the broker decide on a login."""
         self.release_links()
         virtual_host, credentials = operation.settings, _credentials(operation)
+        name = virtual_host.name
         if credentials is None:
+            self._log.login_refused(
+                name, operation.login.decode(errors="replace"), "login or passcode is empty or not UTF-8"
+            )
             return ops.LoginFailed(ACCESS_REFUSED, "ACCESS_REFUSED")
         try:
             version = await self._limits.failed_logins.guard(
@@ -113,19 +116,18 @@ class LoginHandler:
                 partial(self._patiently, virtual_host),
             )
         except TooManyFailedLoginsError as failed:
-            self._log_refusal(virtual_host, credentials, str(failed))
+            self._log.login_refused(name, credentials.login, str(failed))
             return ops.TooManyFailedLogins(failed.seconds)
         except LimitReachedError as full:
             self.release_links()
-            self._log_refusal(virtual_host, credentials, str(full))
+            self._log.login_refused(name, credentials.login, str(full))
             return ops.SessionRefused(full.scope, full.limit)
         except LinkDownError as down:
-            name = virtual_host.name
             if not self._is_closed and (left_out := self._log_limits.for_virtual_host(name)) is not None:
                 log.warning("upstream unreachable", virtual_host=name, reason=down.detail, left_out=left_out)
             return ops.BrokerUnreachable()
         except UpstreamError as refusal:
-            self._log_refusal(virtual_host, credentials, refusal.text)
+            self._log.login_refused(name, credentials.login, refusal.text)
             return ops.LoginFailed(refusal.code, refusal.text)
         return ops.LoggedIn(version)
 
@@ -175,14 +177,6 @@ class LoginHandler:
             raise self._pool.dialer.unanswered(virtual_host.upstream) from None
         finally:
             self._patience = None
-
-    def _log_refusal(self, virtual_host: VirtualHost, credentials: Credentials, reason: str) -> None:
-        login, left_out = credentials.login[:_LONGEST_LOGIN], self._log_limits.for_address(self._host)
-        if left_out is not None:
-            name = virtual_host.name
-            log.info(
-                "login refused", peer=self._client, virtual_host=name, login=login, reason=reason, left_out=left_out
-            )
 
     def log_out(self) -> None:
         """Stop counting the session: it is over, or did not begin after the login."""

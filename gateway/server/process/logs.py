@@ -21,7 +21,7 @@ from typing import Final, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, ProcessorReturnValue, WrappedLogger
 
-from gateway.config.model import Logging
+from gateway.config.model import GatewayConfig, Logging
 
 _URL_CREDENTIALS = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/@]*@", re.IGNORECASE)
 
@@ -64,6 +64,12 @@ def configure_logs(settings: Logging, stream: TextIO | None = None, worker: int 
     for library in ("aio_pika", "aiormq"):
         # A line per AMQP operation, and a traceback for each lost connection; the gateway reports these itself.
         logging.getLogger(library).setLevel(logging.CRITICAL)
+
+
+def log_warnings(config: GatewayConfig) -> None:
+    """Log what `check` warns of."""
+    for warning in config.warnings:
+        structlog.get_logger("gateway").warning("configuration warning", warning=str(warning))
 
 
 class _Lines:

@@ -22,8 +22,8 @@ InUse = dict[str, str]
 # Keys at the top of the file that take effect; the plain ones are reported by their names. Any other key needs a
 # restart, until somebody lets it take effect and puts it here.
 _PLAIN: Final = (
-    "default_vhost", "admin", "logging", "failed_logins", "drain_delay", "drain_spread", "drain_timeout",
-    "worker_timeout",
+    "default_vhost", "local_aliases", "admin", "logging", "failed_logins", "drain_delay", "drain_spread",
+    "drain_timeout", "worker_timeout",
 )  # fmt: skip
 TAKING_EFFECT: Final = frozenset(("listeners", "upstream", "defaults", "virtual_hosts", *_PLAIN))
 

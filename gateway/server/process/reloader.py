@@ -12,6 +12,7 @@ import structlog
 from gateway.config.loader import load
 from gateway.config.model import GatewayConfig
 from gateway.errors import ConfigError, GatewayError, Mistake
+from gateway.server.process.logs import log_warnings
 from gateway.server.process.reload import (
     TAKING_EFFECT,
     InUse,
@@ -83,6 +84,7 @@ class Reloader:
             "configuration reloaded",
             asked_by=asked_by, file=self._file, changes=list(result.changes), needs_restart=list(result.restart),
         )  # fmt: skip
+        log_warnings(self._gateway.config)
         return result
 
     async def _reload(self) -> Reload:

@@ -20,6 +20,7 @@ LISTING: Listing[Thing] = Listing(
     {"name": lambda thing: thing.name, "size": lambda thing: thing.size, "parts": lambda thing: []},
     {"name": is_exactly(lambda thing: thing.name), "q": contains(lambda thing: thing.name)},
     "size",
+    ("name",),
     unsorted=frozenset(("parts",)),
     choices={"name": ("a", "b")},
 )
@@ -31,7 +32,7 @@ def _names(**query: str) -> list[str | None]:
 
 
 def test_the_order_is_the_one_asked_for() -> None:
-    assert _names() == ["A", "b", "a", None]
+    assert _names() == ["A", "a", "b", None]
     assert _names(sort="name") == [None, "A", "a", "b"]
     assert _names(sort="-name") == ["b", "a", "A", None]
 
@@ -40,6 +41,16 @@ def test_a_search_knows_no_case_and_a_filter_is_exact() -> None:
     assert _names(q="A") == ["A", "a"]
     assert _names(name="a") == ["a"]
     assert _names(q="") == _names()
+
+
+def test_pages_of_equal_items_agree_whatever_order_they_come_in() -> None:
+    query = LISTING.read({"sort": "-size", "page_size": "2", "page": "2"})
+    orders = [THINGS, THINGS[::-1]]
+    pages = [LISTING.page(things, query)["items"] for things in orders]
+    pages += [
+        LISTING.joined([LISTING.page([each], query.whole) for each in things], query, [])["items"] for things in orders
+    ]
+    assert [[item["name"] for item in page] for page in pages] == [["a", "A"]] * 4
 
 
 def test_pages_end() -> None:

@@ -248,8 +248,8 @@ def test_a_login_is_asked_for_and_sent(
     [
         (("--passcode", SECRET), "can be seen by others"),
         (("--url", f"http://ops:{SECRET}@127.0.0.1"), "no passcode in the URL"),
-        (("--url", f"ftp://{SECRET}"), "must be like http://127.0.0.1:15692"),
-        (("--url", "http://127.0.0.1:99999"), "must be like http://127.0.0.1:15692"),
+        (("--url", f"ftp://{SECRET}"), "must be like http://127.0.0.1:15693"),
+        (("--url", "http://127.0.0.1:99999"), "must be like http://127.0.0.1:15693"),
         (("--passcode-file", "/none"), "--passcode-file needs --user"),
         (("--user", "ops", "--passcode-file", "/none"), "No such file"),
         (("--url", "https://127.0.0.1", "--ca-file", "/none"), "--ca-file /none: No such file"),
@@ -378,7 +378,7 @@ def test_top_keeps_its_columns_when_a_login_is_long(api: AdminApi, capsys: pytes
     assert "x" * 31 not in text
 
 
-@pytest.mark.parametrize("interval", ["0", "-1", "nan", "inf", "1e9"])
+@pytest.mark.parametrize("interval", ["10ms", "2d"])
 def test_top_looks_neither_without_a_pause_nor_never(interval: str, capsys: pytest.CaptureFixture[str]) -> None:
     error = refused(capsys, "top", f"--interval={interval}", code=ExitCode.CONFIGURATION)
     assert "--interval of 0.1 to 86400 seconds" in error

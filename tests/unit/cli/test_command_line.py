@@ -61,7 +61,8 @@ def test_a_wrong_configuration_ends_with_2_and_lists_every_mistake(command: str,
     assert (ended.returncode, ended.stdout) == (ExitCode.CONFIGURATION, "")
     lines = ended.stderr.splitlines()
     assert lines[0] == f"{config_file}: 3 mistakes"
-    assert lines[1] == "  line 1, defaults.default_user.passcod: There is no such key here. Did you mean passcode?"
+    advice = "Did you mean passcode? That key stands here already."
+    assert lines[1] == f"  line 1, defaults.default_user.passcod: There is no such key here. {advice}"
     assert lines[2] == "  line 1, defaults.linsk: There is no such key here. Did you mean links?"
     assert lines[3].startswith("  line 2, drain_timeout: A duration is a number of seconds")
     assert SECRET not in ended.stderr
@@ -73,6 +74,20 @@ def test_a_configuration_that_is_not_there_ends_with_2(tmp_path: Path) -> None:
     assert "none.yaml" in ended.stderr
     assert "No such file or directory" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_check_and_serve_warn_of_what_counts_and_cannot_work(config_file: Path) -> None:
+    # The address is nobody's, so that serve ends by itself.
+    config_file.write_text("listeners: [{tcp: '203.0.113.1:61613'}]\ndrain_spread: 20s\nworker_timeout: 9s")
+    ended = run("check", "--offline", "--config", str(config_file))
+    assert (ended.returncode, ended.stderr) == (ExitCode.OK, "")
+    first, *warnings = ended.stdout.splitlines()
+    assert first == f"{config_file}: no mistakes (1 listener, 1 virtual host), 2 warnings"
+    assert [line.split(":")[0] for line in warnings] == ["  line 2, drain_spread", "  line 3, worker_timeout"]
+    ended = run("serve", "--config", str(config_file))
+    assert ended.returncode == ExitCode.LISTEN
+    for warning in warnings:
+        assert warning.strip() in next(line for line in ended.stderr.splitlines() if warning.strip()[:7] in line)
 
 
 def test_checking_offline_touches_no_broker(config_file: Path) -> None:

@@ -117,8 +117,8 @@ def test_patterns_that_nothing_can_fit(pattern: str, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("action: rewrite, destination: /queue/*", "action: rewrite needs to, and nothing else has it."),
-        ("action: deny, destination: /queue/*, to: /queue/x", "action: rewrite needs to, and nothing else has it."),
+        ("action: rewrite, destination: /queue/*", "action: rewrite needs to."),
+        ("action: deny, destination: /queue/*, to: /queue/x", "to goes with action: rewrite only."),
         ("action: rewrite, destination: /queue/a, to: /queue/*", "to has more * than destination."),
         ("action: deny, destination: /queue/*, mandatory: true", "mandatory is about messages that are sent"),
     ],

@@ -70,7 +70,7 @@ BAD = [
     "defaults: {max_frame_size: true}",
     "defaults: {auto_ack_window: 0}",
     "defaults: {default_nack_requeue: 1}",
-    "defaults: {transactions: {max_age: 10m}}",
+    "defaults: {transactions: {max_age: 10mins}}",
     "defaults: {aliases: []}",
     "default_vhost: ",
     "default_vhost: ''",

@@ -75,6 +75,7 @@ def test_every_shipped_file_is_valid(file: Path, tmp_path: Path) -> None:
     Authority.make(tmp_path, "clients").identify(tmp_path, "gateway")
     config = load(file, environment={"CERTIFICATES": str(tmp_path), "ORDERS_PASSCODE": "x", "APP_PASSCODE": "x"})
     assert config.virtual_host(None) is not None
+    assert config.warnings == ()
 
 
 def test_the_local_example_accepts_the_names_that_clients_dial() -> None:

@@ -1,10 +1,12 @@
 """What valid files mean: units, variables, secrets, defaults."""
 
+from argparse import ArgumentTypeError
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from gateway.cli.option_types import duration
 from gateway.config.loader import load, parse
 from gateway.config.model import GatewayConfig
 from gateway.errors import ConfigError
@@ -19,10 +21,31 @@ def test_an_empty_file_means_the_defaults(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("5", 5), ("0.25", 0.25), ("0", 0), ("500ms", 0.5), ("60s", 60), ("10min", 600), ("1h", 3600), ("1.5 h", 5400)],
+    [
+        ("5", 5),
+        ("0.25", 0.25),
+        ("0", 0),
+        ("500ms", 0.5),
+        ("60s", 60),
+        ("10min", 600),
+        ("1h", 3600),
+        ("1.5 h", 5400),
+        ("5m", 300),
+        ("1h30m", 5400),
+        ("1d 2h 3min 4s 5ms", 93_784.005),
+        ("${TIME}", 90),
+    ],
 )
 def test_durations_are_seconds_or_have_a_unit(text: str, seconds: float) -> None:
-    assert parse(f"drain_timeout: {text}").drain_timeout == seconds
+    assert parse(f"drain_timeout: {text}", environment={"TIME": "1m30s"}).drain_timeout == seconds
+    if "$" not in text and seconds:
+        assert duration(text) == seconds, "an option of the command line reads it in another way"
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "5x", "1h30", "m", "5 parsecs", "1e9"])
+def test_an_option_refuses_what_is_no_duration_above_zero(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="duration"):
+        _ = duration(text)
 
 
 @pytest.mark.parametrize(
@@ -183,4 +206,4 @@ def test_the_admin_listener_can_be_switched_off(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "admin:", "admin: {users: []}"])
 def test_the_admin_listener_is_on_unless_somebody_says_otherwise(text: str) -> None:
-    assert str(parse(text).admin.address) == "127.0.0.1:15692"
+    assert str(parse(text).admin.address) == "127.0.0.1:15693"

@@ -30,13 +30,13 @@ def plugin_server(command: str, headers: Mapping[str, str]) -> bytes:
 def surplus_receipt_gateway(command: str, headers: Mapping[str, str]) -> bytes:
     """A gateway that sends a receipt for CONNECT too, unlike the plugin."""
     if command == "CONNECT" and "receipt" in headers:
-        return connected("stomp-gateway/0") + receipt(headers["receipt"])
-    return plugin_server(command, headers).replace(b"RabbitMQ/4", b"stomp-gateway/0")
+        return connected("RabbitMQ/4 stomp-gateway/0") + receipt(headers["receipt"])
+    return plugin_server(command, headers).replace(b"RabbitMQ/4", b"RabbitMQ/4 stomp-gateway/0")
 
 
 def equal_gateway(command: str, headers: Mapping[str, str]) -> bytes:
     """A gateway that answers as the plugin does."""
-    return plugin_server(command, headers).replace(b"RabbitMQ/4", b"stomp-gateway/0")
+    return plugin_server(command, headers).replace(b"RabbitMQ/4", b"RabbitMQ/4 stomp-gateway/0")
 
 
 def refusing(_command: str, _headers: Mapping[str, str]) -> bytes:

@@ -101,7 +101,7 @@ async def test_wildcards_do_not_hide_a_difference(gateway: str) -> None:
     ("plugin", "gateway"),
     [
         ("color:a|[97, 98]", "color:a|[97,98]"),
-        ("server:RabbitMQ/4|a", "server:stomp-gateway/0|a"),
+        ("server:RabbitMQ/4|a", "server:RabbitMQ/4 stomp-gateway/0|a"),
         ("color:RUN|a", "color:NUMBERS|a"),
         ("color:\\x07|a", "color:\x07|a"),
         ("color:a|a\n", "color:a|a"),

@@ -71,6 +71,7 @@ def test_a_range_includes_its_first_release_but_not_its_last(text: str, inside: 
         ("RabbitMQ/4.3.6", Release(4, 3, 6)),
         ("RabbitMQ/4.0.0-beta.2", Release(4, 0, 0)),
         ("RabbitMQ/unknown", None),
+        ("RabbitMQ/4.3.6 stomp-gateway/0.1.0", Release(4, 3, 6)),
         ("stomp-gateway/0.1.0", None),
         ("", None),
     ],
@@ -201,7 +202,10 @@ async def test_both_servers_play_the_steps_of_the_release_of_their_broker(
     frame = "   version:1.2\n   session:{s:text}\n   server:{*}\n"
     text = connect + f"S< CONNECTED\n{frame}   [<4.3] heart-beat:0,0\n   [>=4.3] heart-beat:7,7\n\nC hangs up\n"
     verdicts: list[Verdict] = []
-    async with false_server(server("RabbitMQ/1", "7,7")) as one, false_server(server("stomp-gateway/0", "7,7")) as two:
+    async with (
+        false_server(server("RabbitMQ/1", "7,7")) as one,
+        false_server(server("RabbitMQ/4 stomp-gateway/0", "7,7")) as two,
+    ):
         comparison = Comparison({"plugin": one, "gateway": two}, None, release, Identity(), SETUPS, jobs=1)
         await comparison.run([_transcript(text)], verdicts.append, lambda: None)
     assert [verdict.outcome for verdict in verdicts] == [outcome]

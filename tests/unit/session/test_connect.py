@@ -1,5 +1,7 @@
 """CONNECT: versions, credentials, virtual hosts, and what is trimmed when."""
 
+from typing import Any
+
 import pytest
 from pydantic import SecretStr
 
@@ -77,8 +79,18 @@ def test_without_a_default_user_both_are_needed(headers: dict[bytes, bytes], bod
 def test_a_virtual_host_that_is_not_there_is_named_to_the_byte(host: bytes) -> None:
     with pytest.raises(StompError, match="Bad CONNECT") as found:
         read_connect({b"accept-version": b"1.2", b"host": host}, resolve)
-    assert found.value.body == b"Virtual host '%b' access denied" % host
+    assert found.value.body.partition(b"\nThe gateway has")[0] == b"Virtual host '%b' access denied" % host
     assert found.value.close is None
+
+
+@pytest.mark.parametrize(
+    ("host", "is_hinted"),
+    [(b"stomp.example.org", True), (b"x" * 255, True), (b"x" * 256, False), (b"", False), (b"\xff", False)],
+)
+def test_who_names_an_unknown_virtual_host_is_told_of_aliases_if_it_could_be_one(host: bytes, is_hinted: bool) -> None:
+    with pytest.raises(StompError, match="Bad CONNECT") as found:
+        read_connect({b"host": host}, resolve)
+    assert (b"add it to 'aliases'" in found.value.body) is is_hinted
 
 
 @pytest.mark.parametrize("host", [None, b"/", "ä".encode()])
@@ -121,9 +133,30 @@ def test_connected_says_who_what_and_which(version: str) -> None:
     assert play.asked() is not None
     play.broker(ops.LoggedIn())
     assert b"".join(play.session.output) == (
-        b"CONNECTED\nserver:stomp-gateway/0\nsession:session-of-the-playbook\nheart-beat:2000,1000\n"
+        b"CONNECTED\nserver:RabbitMQ/unknown stomp-gateway/0\nsession:session-of-the-playbook\nheart-beat:2000,1000\n"
         b"version:%b\n\n\0\n" % version.encode()
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "version", "server"),
+    [
+        ({}, (3, 10, 8), b"server:RabbitMQ/3.10.8 stomp-gateway/0\n"),
+        ({}, (4, 3), b"server:RabbitMQ/4.3 stomp-gateway/0\n"),
+        # It did not tell its version, or its link was lost at that moment.
+        ({}, (), b"server:RabbitMQ/unknown stomp-gateway/0\n"),
+        ({"server_header": b"ActiveMQ/5.18 (ours)"}, (3, 10, 8), b"server:ActiveMQ/5.18 (ours)\n"),
+        ({"server_header": b"ActiveMQ/5.18", "hide_server_info": True}, (3, 10, 8), b""),
+    ],
+)
+def test_the_server_header_names_the_broker_whose_dialect_is_spoken_and_then_the_gateway(
+    settings: dict[str, Any], version: tuple[int, ...], server: bytes
+) -> None:
+    play = Playbook(VirtualHost(name="/", **settings))
+    play.client("CONNECT", "accept-version:1.2")
+    assert play.asked() is not None
+    play.broker(ops.LoggedIn(version))
+    assert b"".join(play.session.output).startswith(b"CONNECTED\n%bsession:" % server)
 
 
 def test_who_has_logged_in_may_send_larger_frames() -> None:

@@ -104,7 +104,7 @@ class Connections:
         log_limits = self.log_limits = LogLimits(self.logging, self.clock)
         stats, journal = GatewayStats(("/",)), Journal(GatewayConfig())
         self._context = ServerContext(
-            server=b"gateway",
+            product=b"gateway",
             find_virtual_host=lambda _: self.virtual_host,
             pool=LinkPool(self.clock, self._spawn, journal, stats, "node", TlsContexts(), log_limits, self.paced),
             clock=self.clock,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
-import structlog
 
 from gateway.config.model import FailedLoginLimits, GatewayConfig, Logging
 from gateway.config.scalars import BrokerUrl
@@ -17,6 +17,7 @@ from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link import Link
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.broker.login_links import LoginLinks
+from gateway.server.client.client_log import ClientLog
 from gateway.server.client.failed_logins import FailedLogins, TooManyFailedLoginsError
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.operation_deadline import OperationDeadline
@@ -86,7 +87,7 @@ def login_handler(limits: SessionLimits) -> LoginHandler:
     journal, log_limits = Journal(GatewayConfig()), LogLimits(Logging(), clock)
     stats, contexts = GatewayStats(("/",)), TlsContexts()
     pool = LinkPool(clock, asyncio.ensure_future, journal, stats, "node", contexts, log_limits, PacedWork())
-    return LoginHandler(pool, limits, log_limits, HERE, "c", "s", clock() + 3600)
+    return LoginHandler(pool, limits, log_limits, Mock(ClientLog), HERE, "c", "s", clock() + 3600)
 
 
 async def test_the_first_refusals_come_at_once_and_later_ones_late() -> None:
@@ -186,19 +187,6 @@ async def test_a_login_whose_session_is_over_waits_no_longer(
         each.close()
     await asyncio.wait(tasks)
     assert not limits.failed_logins._slots
-
-
-async def test_a_long_login_that_is_refused_is_a_short_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def log_in(*_: object) -> LoginLinks:
-        raise UpstreamError(403, "ACCESS_REFUSED")
-
-    monkeypatch.setattr(LinkPool, "log_in", log_in)
-    handler = login_handler(SessionLimits(asyncio.get_running_loop().time))
-    with structlog.testing.capture_logs() as lines:
-        answer = await handler.log_in(ops.Login(HEALTHY, b"a" * 50_000, b"b"))
-    assert isinstance(answer, ops.LoginFailed)
-    (line,) = lines
-    assert (line["event"], line["login"]) == ("login refused", "a" * 100)
 
 
 async def test_only_refused_credentials_count() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,6 +16,7 @@ from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import Link
 from gateway.server.broker.link_pool import LinkPool
+from gateway.server.client.client_log import ClientLog
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.session_limits import SessionLimits
 from gateway.server.log_limits import LogLimits
@@ -57,7 +59,7 @@ class Logins:
     def client(self, host: str = HERE) -> LoginHandler:
         """Another client, at an address."""
         until = asyncio.get_running_loop().time() + 3600
-        return LoginHandler(self.pool, self.limits, self.log_limits, host, "client", "session", until)
+        return LoginHandler(self.pool, self.limits, self.log_limits, Mock(ClientLog), host, "client", "session", until)
 
     async def close(self) -> None:
         await self.pool.close()

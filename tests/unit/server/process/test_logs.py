@@ -15,9 +15,6 @@ from gateway.server.process.logs import configure_logs
 SECRET = "correct-horse-battery"
 
 
-pytestmark = pytest.mark.usefixtures("logs_as_before")
-
-
 def logged(settings: Logging) -> io.StringIO:
     stream = io.StringIO()
     configure_logs(settings, stream)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.admin.admin_listener import AdminListener
 from gateway.config.loader import load
@@ -57,6 +58,10 @@ async def test_what_waits_for_a_restart_is_named_until_the_file_has_the_old_valu
         assert gateway.config.drain_delay == 2
         file.write_text(_FILE.format(delay=2))
         assert not (await reloader.reload("a test")).restart
+        file.write_text(_FILE.format(delay=2) + "drain_spread: 20s\n")
+        with capture_logs() as lines:
+            _ = await reloader.reload("a test")
+        assert [line["warning"].split(":")[0] for line in lines if "warning" in line] == ["line 4, drain_spread"]
 
 
 async def test_tls_files_that_the_admin_listener_cannot_use_refuse_the_configuration(tmp_path: Path) -> None:

@@ -1,0 +1,173 @@
+"""What passes every check and cannot work, or does nothing, is a warning with its place."""
+
+from __future__ import annotations
+
+import importlib.util
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.config.certificate_warnings import certificate_warnings
+from gateway.config.loader import parse
+from tests.support.certificates import Authority
+
+TLS = "cert_file: a.pem, key_file: a.key, ca_file: ca.pem, verify: optional"
+
+# What a file holds, and the place and a part of each warning.
+ODD: dict[str, tuple[str, *tuple[tuple[str, str], ...]]] = {
+    "certificates of nobody": (
+        f"listeners: [{{tcp: '0.0.0.0:1', tls: {{{TLS}, certificate_login: {{}}}}}}]",
+        ("listeners[0].tls.certificate_login", "No virtual host has certificate_users"),
+    ),
+    "users of no certificates": (
+        "defaults: {certificate_users: {everyone: {login: a, passcode: b}}}",
+        ("defaults.certificate_users", "no listener has certificate_login"),
+    ),
+    "an index without alternative names": (
+        f"listeners: [{{tcp: '0.0.0.0:1', tls: {{{TLS}, certificate_login: {{name: common_name, san_index: 1}}}}}}]\n"
+        "defaults: {certificate_users: {everyone: {login: a, passcode: b}}}",
+        ("listeners[0].tls.certificate_login.san_index", "name is common_name"),
+    ),
+    "web pages of this machine": (
+        "listeners: [{websocket: '0.0.0.0:15674'}]",
+        ("listeners[0].websocket", "Any web page in a browser on this machine can connect without a login"),
+    ),
+    "web pages everywhere": (
+        "listeners: [{websocket: '0.0.0.0:15674'}]\ndefaults: {default_user: {login: a, passcode: b}}",
+        ("listeners[0].websocket", "Any web page in a browser can connect without a login"),
+    ),
+    "silence that nobody breaks": (
+        "listeners: [{websocket: '0.0.0.0:1', ping_interval: 2m, allowed_origins: [https://a]}]",
+        ("listeners[0].idle_timeout", "no ping asks it"),
+    ),
+    "no CONNECT and no user": (
+        "listeners: [{tcp: '0.0.0.0:1', implicit_connect: true}]\ndefaults: {default_user: null}",
+        ("listeners[0].implicit_connect", "no default_user, so every client without CONNECT is refused"),
+    ),
+    "no CONNECT from elsewhere": (
+        "listeners: [{tcp: '0.0.0.0:1', implicit_connect: true}]",
+        ("listeners[0].implicit_connect", "clients of other machines without CONNECT are refused"),
+    ),
+    "a default user for nobody": (
+        "listeners: [{tcp: '0.0.0.0:1'}]\ndefaults: {default_user: {login: guest, passcode: other}}",
+        ("defaults.default_user", "is among loopback_users"),
+    ),
+    "a login shorter than a dial": (
+        "listeners: [{tcp: '0.0.0.0:1', login_timeout: 3s}]",
+        ("listeners[0].login_timeout", "closed before a silent broker has had its connect_timeout"),
+    ),
+    "a login shorter than its delay": (
+        "failed_logins: {delay: 20s}",
+        ("listeners[0].login_timeout", "gets Login timeout instead"),
+    ),
+    "TLS's port without TLS": ("upstream: {urls: [amqp://a:5671]}", ("upstream.urls[0]", "for TLS, and amqp is not")),
+    "TLS on the plain port": ("upstream: {urls: [amqps://a:5672]}", ("upstream.urls[0]", "without TLS, and amqps is")),
+    "another service": (
+        "virtual_hosts: {/: {upstream: {urls: [amqp://a:15672]}}}",
+        ("virtual_hosts./.upstream.urls[0]", "usually for RabbitMQ's management"),
+    ),
+    "the gateway itself": (
+        "listeners: [{tcp: '0.0.0.0:5673'}]\nupstream: {urls: [amqp://127.0.0.1:5673]}",
+        ("upstream.urls[0]", "the gateway's own address listeners[0]"),
+    ),
+    "a broker twice": ("upstream: {urls: [amqp://a, amqp://a:5672]}", ("upstream.urls[1]", "in the list already")),
+    "rules that restrict nothing": (
+        "defaults: {destination_rules: [{action: allow, destination: /queue/a}]}",
+        ("defaults.destination_rules", "These rules restrict nothing"),
+    ),
+    "a temporary quorum queue": (
+        "defaults: {queue_arguments: [{destination: /temp-queue/*, arguments: {x-queue-type: quorum}}]}",
+        ("defaults.queue_arguments[0].arguments.x-queue-type", "a temporary queue is exclusive"),
+    ),
+    "a burst of nothing": ("defaults: {limits: {user: {burst: 9s}}}", ("defaults.limits.user.burst", "without a rate")),
+    "more for one than for all": (
+        "virtual_hosts: {/: {limits: {sessions: 5, user: {sessions: 6}}}}",
+        ("virtual_hosts./.limits.user.sessions", "of the whole virtual host is less"),
+    ),
+    "a sample of counts": ("defaults: {journal: {sample: 0.1}}", ("defaults.journal.sample", "at level session")),
+    "headers of counts": (
+        "defaults: {journal: {header_values: [a]}}",
+        ("defaults.journal.header_values", "at level session"),
+    ),
+    "a key of plain logins": (
+        "defaults: {journal: {users_key_file: a.key}}",
+        ("defaults.journal.users_key_file", "users is plain"),
+    ),
+    "segments for nobody": (
+        "defaults: {journal: {retain_bytes: 1MiB}}",
+        ("defaults.journal.retain_bytes", "deleted as soon as it is finished"),
+    ),
+    "a stream without shipping": (
+        "defaults: {journal: {ship: {stream: a}}}",
+        ("defaults.journal.ship.stream", "it is for ship.to amqp"),
+    ),
+    "shipping to itself": (
+        "defaults: {journal: {directory: j, retain_bytes: 1GiB, ship: {to: ./j/}}}",
+        ("defaults.journal.ship.to", "the journal's own directory"),
+    ),
+    "an object store without its library": (
+        "defaults: {journal: {retain_bytes: 1GiB, ship: {to: s3://a}}}",
+        ("defaults.journal.ship.to", "obstore, which is not installed"),
+    ),
+    "a drain that cannot spread": ("drain_spread: 20s", ("drain_spread", "only that half counts")),
+    "a timeout of no workers": ("worker_timeout: 9s", ("worker_timeout", "with one worker")),
+    "users of no admin listener": (
+        "admin: {address: null, users: [{login: a, passcode: b}]}",
+        ("admin.users", "the admin listener is off"),
+    ),
+    "two at once": (
+        "drain_spread: 20s\nworker_timeout: 9s",
+        ("drain_spread", "only that half counts"),
+        ("worker_timeout", "with one worker"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_cannot_work_is_a_warning(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority.make(tmp_path, "ca")
+    _ = authority.identify(tmp_path, "a")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    text, *wanted = ODD[name]
+    warnings = parse(text, directory=tmp_path, environment={}).warnings
+    for warning, (path, part) in zip(warnings, wanted, strict=True):
+        assert warning.path == path
+        assert part in warning.sentence
+        assert warning.suggestion
+        assert warning.line or path == "listeners[0].login_timeout"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "worker_timeout: 30s\ndefaults: {journal: {sample: 1, header_values: []}, limits: {user: {burst: 2s}}}",
+        f"listeners: [{{tcp: '0.0.0.0:1', tls: {{{TLS}, certificate_login: {{}}}}}}]\n"
+        "virtual_hosts: {/: {certificate_users: {users: {a: {login: a, passcode: b}}}}}",
+        "listeners: [{websocket: '0.0.0.0:1', allowed_origins: [https://a]}]",
+        "listeners: [{websocket: '0.0.0.0:1'}]\ndefaults: {default_user: null}",
+        "upstream: {urls: [amqp://a, amqps://a, amqp://a:1234]}",
+        "defaults: {destination_rules: [{action: allow, destination: /queue/a}, {action: deny, destination: /*}]}",
+        "defaults: {destination_rules: [{action: allow, destination: /queue/a, mandatory: true}]}",
+        "drain_spread: 15s",
+    ],
+)
+def test_what_works_is_none(text: str, tmp_path: Path) -> None:
+    _ = Authority.make(tmp_path, "ca").identify(tmp_path, "a")
+    assert parse(text, directory=tmp_path, environment={}).warnings == ()
+
+
+def test_certificates_and_revocations_out_of_date(tmp_path: Path) -> None:
+    authority = Authority.make(tmp_path, "ca")
+    _ = authority.identify(tmp_path, "a")
+    _ = authority.revoke(tmp_path, "late", valid=False)
+    text = f"listeners: [{{tcp: '0.0.0.0:1', tls: {{{TLS}, crl_file: late.crl}}}}]"
+    config = parse(text, directory=tmp_path, environment={})
+    assert [warning.path for warning in config.warnings] == ["listeners[0].tls.crl_file"]
+
+    def said(days: int) -> str:
+        return next(certificate_warnings(config, datetime.now(UTC) + timedelta(days=days))).sentence
+
+    assert said(100_000).startswith("This certificate has expired: on 20")
+    assert said(-1000).startswith("This certificate is not valid before 20")
