@@ -100,9 +100,8 @@ def add_lake_commands(commands: Commands, checked: Callable[[Run], Run]) -> None
         "--journal",
         action="append",
         default=[],
-        type=Path,
-        metavar="DIR",
-        help="a journal it was made from; repeatable",
+        metavar="PLACE",
+        help="a journal it was made from, a directory or URL; repeatable",
     )
     check.add_argument("--quiet", action="store_true", help="print only what is wrong")
     compact = add_command(
@@ -131,8 +130,8 @@ def _add_gc(commands: Commands, checked: Callable[[Run], Run]) -> None:
     )
     add_lake(collect)
     collect.add_argument(
-        "--journal", action="append", required=True, type=Path, metavar="DIR",
-        help="a journal it was made from; repeatable",
+        "--journal", action="append", required=True, metavar="PLACE",
+        help="a journal it was made from, a directory or URL; repeatable",
     )  # fmt: skip
     collect.add_argument(
         "--retain-days", required=True, type=_days, metavar="N", help="keep segments for N days, ingested or not"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import importlib.util
 import os
 from collections.abc import Iterator, Sequence
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from gateway.cli.commands import Commands, Run
 
 _PACKAGES: Final = ("deltalake", "pyarrow")
-_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NO_PERMISSION: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 _DESCRIPTION = """\
 Make Delta tables and a report from the traffic journals of any number of gateways. The tables are called a lake.
@@ -157,20 +154,15 @@ def _explained(lake: Path | str) -> Iterator[None]:
     """Turn disk errors and damaged files into a PipelineError that says what to do."""
     from pyarrow import ArrowException  # noqa: PLC0415
 
+    from gateway.pipeline.lake import known_trouble  # noqa: PLC0415
+
     try:
         yield
     except BrokenPipeError:  # the reader of standard output has closed it: not a disk error
         raise
     except OSError as error:
         where = error.filename or lake
-        if error.errno in _DISK_FULL:
-            sentence = f"no space is left for {where}. Make room and run the same command again."
-        elif error.errno in _NO_PERMISSION:
-            sentence = (
-                f"no permission to write or read {where}. Run as a user with permission, or give another directory."
-            )
-        else:
-            sentence = f"{error.strerror or error}: {where}."
+        sentence = known_trouble(str(error), where) or f"{error.strerror or error}: {where}."
         raise PipelineError(sentence) from error
     except ArrowException as error:
         reason = (str(error).splitlines() or ["?"])[0]

@@ -124,6 +124,10 @@ class Size(Quantity):
 
     TEXT: ClassVar[str] = r"[0-9]+(\.[0-9]+)?\s*(B|KiB|MiB|GiB)?"
 
+    def read(self, text: str) -> int:
+        """The bytes in an option of the command line, which takes the same forms as a file. Raises `mistake`."""
+        return self._read(text)
+
     def _read(self, value: object) -> int:
         size = self._size(value)
         if size < 1:

@@ -26,6 +26,8 @@ from gateway.pipeline.rollup import day_of, roll_up
 from gateway.pipeline.spark_tables import list_files, read_files, write_files
 from gateway.pipeline.table_schemas import BATCH_TABLES, schema_of
 
+_PLANNED_ROWS: Final = "sum(lines - bad) events, max(rollup_rows) rollup_10s, sum(bad) bad_lines"
+"""The SQL of how many rows each table gets from a batch."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CLOCK_TOLERANCE: Final = 300_000_000
 """How far a clock may be adjusted during a session, in microseconds, so that its first day is still found."""
@@ -75,32 +77,21 @@ def add_lines(lake: Lake, lines: DataFrame) -> IngestedBatch | None:
     return None
 
 
-def commit_planned(spark: SparkSession, lake: Lake) -> int:
-    """Commit the files of all batches that are planned, in order; return how many there were."""
-    planned = lake.unfinished()
-    for batch, directory in planned:
-        expected = _expected_rows(lake, batch)
+def commit_planned(spark: SparkSession, lake: Lake) -> None:
+    """Commit the files of all batches that are planned, in order. Raises PipelineError if files are missing."""
+    for batch, directory in lake.unfinished():
+        (planned,) = lake.sql(f"select {_PLANNED_ROWS} from segments where batch = {batch}").to_pylist()  # noqa: S608
         for table in BATCH_TABLES:
             if lake.last_batch(table) >= batch:
                 continue
             files = list_files(spark, lake, table, directory)
             rows = sum(file.rows for file in files)
-            if rows != expected.get(table, rows):
+            if rows != planned[table]:
                 raise PipelineError(
                     f"files of batch {batch} in {lake.table_url(table)}/data/{directory} are missing: they have {rows} "
-                    f"rows of {expected[table]}. Restore them."
-                )
-            if table == "rollup_10s" and expected["events"] and not rows:
-                raise PipelineError(
-                    f"files of batch {batch} in {lake.table_url(table)}/data/{directory} are missing. Restore them."
+                    f"rows of {planned[table]}. Restore them."
                 )
             lake.commit_files(table, files, batch)
-    return len(planned)
-
-
-def _expected_rows(lake: Lake, batch: int) -> dict[str, int]:
-    found = lake.sql(f"select sum(lines - bad) events, sum(bad) bad_lines from segments where batch = {batch}")  # noqa: S608
-    return {name: int(count) for name, count in found.to_pylist()[0].items()}
 
 
 def _new_segments(lake: Lake, offered: list[OfferedSegment]) -> dict[str, OfferedSegment]:
@@ -126,12 +117,12 @@ def _add_segments(lake: Lake, lines: DataFrame, segments: Mapping[str, OfferedSe
     paths = [segment.path for segment in segments.values()]
     write_files(events_of(parse(lines.where(F.col("path").isin(paths)))), lake, "events", directory)
     events = read_files(spark, lake, "events", directory)
+    write_files(roll_up(events), lake, "rollup_10s", directory)
+    rollup_rows = sum(file.rows for file in list_files(spark, lake, "rollup_10s", directory))
     found: dict[str, Row] = {row["file"]: row for row in _by_segment(events).collect()}
     rows = [_row(segment, segment.parts, found.get(name)) for name, segment in segments.items() if segment.parts]
     _write_bad_lines(lake, lines, [segments[str(row["name"])].path for row in rows if row["bad"]], directory)
-    if found:
-        write_files(roll_up(events), lake, "rollup_10s", directory)
-    about = {"batch": number, "directory": directory, "ingested": datetime.now(UTC)}
+    about = {"batch": number, "directory": directory, "rollup_rows": rollup_rows, "ingested": datetime.now(UTC)}
     plan = pa.Table.from_pylist([row | about for row in rows], schema_of("segments"))
     if not lake.write_rows("segments", plan, number):
         return None

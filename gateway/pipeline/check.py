@@ -24,10 +24,10 @@ select boot, max(node) node, sum(dropped) dropped, bool_or(closed) closed from b
 """
 
 
-def check(lake: Lake, journals: Sequence[Path], out: TextIO, *, quiet: bool = False) -> bool:
+def check(lake: Lake, journals: Sequence[Path | str], out: TextIO, *, quiet: bool = False) -> bool:
     """Print whether a lake is complete, and what to do if it is not. If `quiet`, print only what is wrong.
 
-    The segments in the directories `journals` are compared too. Returns True if nothing is missing, duplicated or
+    The segments of `journals`, directories or URLs, are compared too. Returns True if nothing is missing, duplicated or
     unreadable. Raises PipelineError if there is no lake or no journal.
     """
     lake.must_exist()

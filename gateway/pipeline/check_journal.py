@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from gateway.errors import PipelineError
 from gateway.journal.schema import VERSION
 from gateway.journal.segments import SegmentName
 from gateway.pipeline.check_output import CheckOutput, first_few
 from gateway.pipeline.lake_sql import Snapshot
+from gateway.pipeline.stored_segments import StoredSegment, stored_segments
 
-_CHUNK: Final = 1 << 20
 _ABANDONED_AFTER: Final = 3600.0
 """Seconds without a write after which an open segment probably belongs to a dead gateway."""
-
-
-def count_lines(path: Path) -> int:
-    """The lines of a file; the last one counts even if it does not end with LF."""
-    lines, last = 0, b"\n"
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            lines += chunk.count(b"\n")
-            last = chunk[-1:]
-    return lines + (last != b"\n")
 
 
 @dataclass
@@ -41,19 +30,18 @@ class _Compared:
     later: list[str] = field(default_factory=list)
     abandoned: list[str] = field(default_factory=list)
 
-    def add(self, path: Path, name: SegmentName, lines: int | None, newest: int) -> None:
+    def add(self, segment: StoredSegment, lines: int | None, newest: int) -> None:
         """Add a segment; ``lines`` are those that were ingested, ``newest`` is the boot's last number in the lake."""
-        if path.name.startswith("."):
-            if _is_abandoned(path):
-                self.abandoned.append(path.name)
-        elif not path.stat().st_size:
-            return  # without lines it is not ingested
-        elif name.version != VERSION:
-            self.later.append(path.name)
+        name = str(segment.name)
+        if segment.is_open:
+            if time.time() - segment.written > _ABANDONED_AFTER:
+                self.abandoned.append(segment.name.while_open)
+        elif segment.name.version != VERSION:
+            self.later.append(name)
         elif lines is None:
-            (self.passed_over if name.number < newest else self.waiting).append(path.name)
-        elif (now := count_lines(path)) != lines:
-            self.changed.append(f"{path.name}: {now:,} lines, {lines:,} when ingested")
+            (self.passed_over if segment.name.number < newest else self.waiting).append(name)
+        elif (now := segment.count_lines()) != lines:
+            self.changed.append(f"{name}: {now:,} lines, {lines:,} when ingested")
         else:
             self.same += 1
 
@@ -83,8 +71,8 @@ class _Compared:
                 output.note(f"{len(found)} {what}: {first_few(found)}", advice)
 
 
-def check_journals(snapshot: Snapshot, journals: Sequence[Path], output: CheckOutput) -> None:
-    """Compare the lake with the segments in some directories. Raises PipelineError if one cannot be listed."""
+def check_journals(snapshot: Snapshot, journals: Sequence[Path | str], output: CheckOutput) -> None:
+    """Compare the lake with the segments of journals. Raises PipelineError if one cannot be listed."""
     if not journals:
         return
     known = {str(row["name"]): row["lines"] for row in snapshot.rows("select name, lines from segments")}
@@ -94,29 +82,7 @@ def check_journals(snapshot: Snapshot, journals: Sequence[Path], output: CheckOu
             newest[each.boot] = max(each.number, newest.get(each.boot, -1))
     compared = _Compared()
     for journal in journals:
-        for path, name in list_journal(journal):
+        for segment in stored_segments(journal):
             with suppress(FileNotFoundError):  # the gateway or `gc` has deleted it meanwhile
-                compared.add(path, name, known.get(path.name), newest.get(name.boot, -1))
+                compared.add(segment, known.get(str(segment.name)), newest.get(segment.name.boot, -1))
     compared.report(output)
-
-
-def list_journal(journal: Path) -> Iterator[tuple[Path, SegmentName]]:
-    """The segments of a journal, open ones too, by day and name. Raises PipelineError if it cannot be listed."""
-    try:
-        for day in sorted(journal.iterdir()):
-            for path in sorted(day.iterdir()) if day.name.startswith("d=") and day.is_dir() else ():
-                name = SegmentName.read(path.name)
-                if name is not None and path.name in (str(name), name.while_open):
-                    yield path, name
-    except OSError as error:
-        raise PipelineError(
-            f"the journal {journal} cannot be read: {error.strerror or error}. Give the directory that `pipeline "
-            "ingest` reads, as a user who may read all of it."
-        ) from error
-
-
-def _is_abandoned(path: Path) -> bool:
-    try:
-        return time.time() - path.stat().st_mtime > _ABANDONED_AFTER
-    except OSError:  # renamed meanwhile, since it is finished
-        return False

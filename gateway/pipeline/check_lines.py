@@ -120,7 +120,7 @@ class LineChecker:
             return ([(first, last)], []) if row["found"] < complete[0] - row["bad"] else ([], [])
         where = f"file = '{row['name']}' and d in ({', '.join(map(repr, row['days']))})"
         numbers = self._snapshot.rows(f"select seq from events where {where} order by seq")  # noqa: S608
-        return line_numbers.gaps_and_repeats(line_numbers.ranges(each["seq"] for each in numbers))
+        return line_numbers.gaps_and_repeats((each["seq"], each["seq"]) for each in numbers)
 
     def _report(self, boot: _Boot | None) -> None:
         if boot is None:

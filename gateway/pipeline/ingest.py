@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Final
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -26,7 +26,7 @@ from gateway.errors import ExitCode, PipelineError
 from gateway.pipeline import tables
 from gateway.pipeline.batches import add_lines, commit_planned, known
 from gateway.pipeline.journal_segments import absolute, later_versions_in, names_in, stream_of_lines
-from gateway.pipeline.lake import Lake
+from gateway.pipeline.lake import Lake, known_trouble
 from gateway.pipeline.progress import Progress
 from gateway.pipeline.spark_session import SparkOptions, configured, first_line, spark_session
 from gateway.pipeline.spark_tables import hadoop_path
@@ -162,10 +162,19 @@ class _IngestRun:
         return hadoop_path(f"{self._lake.url}/_checkpoint/{which}-{self._checkpoint_number}")
 
     def _work(self, spark: SparkSession) -> None:
-        commit_planned(spark, self._lake)
-        while self._signal is None and not self._stream(spark):
-            pass  # with what another ingest, or another checkpoint, leaves
-        self._refresh(spark)
+        try:
+            commit_planned(spark, self._lake)
+            while self._signal is None and not self._stream(spark):
+                pass  # with what another ingest, or another checkpoint, leaves
+            self._refresh(spark)
+        except (PySparkException, Py4JError, ConnectionError) as error:
+            if self._signal is None:
+                raise
+            self._progress.warn(
+                "Spark has ended before the batch or the tables under way were finished, since its Java got the signal "
+                f"too ({first_line(error)}). Nothing is lost: the next ingest does them. Send the signal to this "
+                "process only; under systemd, KillMode=mixed does."
+            )
 
     def _stream(self, spark: SparkSession) -> bool:
         """Run the stream to its end; False if it has to be started again."""
@@ -180,7 +189,7 @@ class _IngestRun:
                 return False
         finally:
             if query is not None:
-                with suppress(Py4JError, PySparkException):
+                with suppress(Py4JError, PySparkException, OSError):
                     query.stop()
         if self._error is not None and not isinstance(self._error, _StoppedError):
             raise self._error
@@ -283,7 +292,12 @@ def _explained(lake: Lake) -> Iterator[None]:
 
 
 def _sentence(error: Exception, lake: Lake) -> str:
-    found = lake.known_trouble(f"{error} {getattr(error, 'java_exception', '')}")
+    if isinstance(error, (Py4JNetworkError, ConnectionError)):
+        return (
+            "Java, in which Spark works, has ended: it was killed, or had no memory left. Run the same command again: "
+            "it goes on where this one ended, and nothing is counted twice."
+        )
+    found = known_trouble(f"{error} {getattr(error, 'java_exception', '')}", f"the lake {lake}")
     if found is None and isinstance(error, OSError):
         return f"{error.strerror or error}: {error.filename or lake}."
     return found or f"Spark ended with: {first_line(error)}"

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
-from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from gateway.errors import PipelineError, UsageError
+from gateway.errors import UsageError
 from gateway.journal.schema import VERSION
 from gateway.journal.segments import PATTERN, SegmentName
 from gateway.pipeline.lake import location
 from gateway.pipeline.spark_tables import hadoop_path
+from gateway.pipeline.stored_segments import stored_segments
 
 _PATTERN_CHARACTERS: Final = frozenset("*?[]{}\\")
 
@@ -58,40 +57,17 @@ def lines_of(texts: DataFrame) -> DataFrame:
 def names_in(journals: Sequence[str]) -> set[str] | None:
     """The names of the finished segments; None if a journal is no directory of this machine.
 
-    Raises PipelineError if a directory is not there or cannot be read: it must not count as empty.
+    Raises PipelineError if a directory is not there or cannot be read.
     """
     if any("://" in journal for journal in journals):
         return None
-    return {path.name for journal in journals for path in _finished(Path(journal)) if _version(path) == VERSION}
+    return {str(name) for name in _finished(journals) if name.version == VERSION}
 
 
 def later_versions_in(journals: Sequence[str]) -> int:
     """How many segments in local directories have a schema version that this release cannot read."""
-    local = (Path(journal) for journal in journals if "://" not in journal)
-    return sum(_version(path) > VERSION for journal in local for path in _finished(journal))
+    return sum(name.version > VERSION for name in _finished(each for each in journals if "://" not in each))
 
 
-def _finished(journal: Path) -> Iterator[Path]:
-    """The finished segments of a journal that are not empty."""
-    if not journal.is_dir():
-        what = "is not a directory" if journal.exists() else "is not there"
-        raise PipelineError(f"the journal {journal} {what}: give the directory that the gateway writes into.")
-    for day in _listed(journal):
-        if day.name.startswith("d="):
-            yield from (path for path in _listed(day) if _version(path))
-
-
-def _listed(directory: Path) -> list[Path]:
-    try:
-        with os.scandir(directory) as entries:
-            return [Path(entry.path) for entry in entries if entry.is_dir() or entry.stat().st_size]
-    except (FileNotFoundError, NotADirectoryError):
-        return []  # it was deleted meanwhile, or is no day
-    except OSError as error:
-        raise PipelineError(f"the journal cannot be read: {error.strerror or error} ({error.filename}).") from error
-
-
-def _version(path: Path) -> int:
-    """The schema version of a finished segment; 0 for any other file."""
-    name = SegmentName.read(path.name) if not path.name.startswith(".") else None
-    return name.version if name else 0
+def _finished(journals: Iterable[str]) -> Iterator[SegmentName]:
+    return (each.name for journal in journals for each in stored_segments(journal) if not each.is_open)

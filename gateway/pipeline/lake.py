@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
@@ -30,11 +30,14 @@ from gateway.pipeline.table_schemas import BATCH_TABLES, COLUMNS, partitions_of,
 OLD_MANIFESTS: Final = "_batches"
 """The directory by which a lake of the releases before Delta is known."""
 
+T = TypeVar("T")
+
 _APPLICATION: Final = "stomp-gateway"
 _REFUSED: Final = "[]%\\"
 """Characters that delta-rs does not take in a path."""
 
 _DISK_FULL: Final = ("No space left on device", "Disk quota exceeded", "File too large")
+_NO_PERMISSION: Final = ("Permission denied", "Operation not permitted", "Read-only file system")
 
 _ATTEMPTS: Final = 50
 """How often a commit is tried. Each failure means that another commit succeeded."""
@@ -170,12 +173,16 @@ class Lake:
         """The number of the last batch that a table has, or was computed from; -1 for none."""
         return last_batch(self.table(table))
 
+    def applied(self) -> int:
+        """The number of the last batch that all of `BATCH_TABLES` have; -1 for none."""
+        return min(map(self.last_batch, BATCH_TABLES))
+
     def unfinished(self) -> list[tuple[int, str]]:
         """The batches that are planned in ``segments`` and not in all of `BATCH_TABLES` yet, with their directories.
 
         Their files are there, and whoever finds them may commit them, in order.
         """
-        applied = min(self.last_batch(table) for table in BATCH_TABLES)
+        applied = self.applied()
         if self.last_batch("segments") <= applied:
             return []
         query = f"select distinct batch, directory from segments where batch > {applied} order by batch"  # noqa: S608
@@ -192,52 +199,48 @@ class Lake:
         """
         schema, partitions = Schema.from_arrow(schema_of(table)), partitions_of(table)
         actions: list[AddAction | RemoveAction] = [file.as_action() for file in files]
+        mode: Literal["append", "overwrite"] = "append" if days is None else "overwrite"
+        replaced = [("d", "in", sorted(days))] if days is not None and partitions else None
 
-        def attempt(delta: DeltaTable, properties: CommitProperties) -> None:
-            if days is None:
-                delta.create_write_transaction(actions, "append", schema, partitions, commit_properties=properties)
-                return
-            replaced = [("d", "in", sorted(days))] if partitions else None
-            delta.create_write_transaction(
-                actions, "overwrite", schema, partitions, replaced, commit_properties=properties
-            )
+        def commit(delta: DeltaTable, properties: CommitProperties) -> None:
+            delta.create_write_transaction(actions, mode, schema, partitions, replaced, commit_properties=properties)
 
-        return self._commit(table, batch, attempt)
+        return self._commit(table, batch, commit)
 
-    def write_rows(self, table: str, rows: pa.Table, batch: int, *, days: Collection[str] | None = None) -> bool:
-        """Add rows to a table in one step, as a batch's; with ``days`` in place of those days' rows.
+    def write_rows(self, table: str, rows: pa.Table, batch: int) -> bool:
+        """Add rows, which have at least the table's columns in any order. Otherwise as `commit_files`.
 
-        The rows have at least the table's columns, in any order. A table without days is replaced as a whole by
-        ``days=()``. Returns as `commit_files`.
+        Columns that the table lacks, since an earlier release has made it, are added.
         """
-        schema = schema_of(table)
-        rows = rows.select(schema.names).cast(schema)
-        partitions = partitions_of(table)
+        rows = rows.select(schema_of(table).names).cast(schema_of(table))
 
-        def attempt(delta: DeltaTable, properties: CommitProperties) -> None:
-            if days is None:
-                write_deltalake(delta, rows, mode="append", partition_by=partitions, commit_properties=properties)
-                return
-            where = _of_days(days) if partitions else None
-            write_deltalake(
-                delta, rows, mode="overwrite", partition_by=partitions, predicate=where, commit_properties=properties
-            )
+        def commit(delta: DeltaTable, properties: CommitProperties) -> None:
+            write_deltalake(delta, rows, mode="append", schema_mode="merge", commit_properties=properties)
 
-        return self._commit(table, batch, attempt)
+        return self._commit(table, batch, commit)
 
-    def _commit(self, table: str, batch: int, attempt: Callable[[DeltaTable, CommitProperties], None]) -> bool:
+    def _commit(self, table: str, batch: int, commit: Callable[[DeltaTable, CommitProperties], None]) -> bool:
         properties = CommitProperties(app_transactions=[Transaction(_APPLICATION, batch)])
+
+        def attempt(delta: DeltaTable) -> bool:
+            if last_batch(delta) >= batch:
+                return False
+            commit(delta, properties)
+            return True
+
+        return self.tried(table, attempt)
+
+    def tried(self, table: str, attempt: Callable[[DeltaTable], T]) -> T:
+        """Change a table, created if it is not there; anew from its newest snapshot after a commit of somebody else.
+
+        Raises PipelineError if that does not end, or the lake cannot be read or written.
+        """
         with self.explained():
             for _ in range(_ATTEMPTS):
-                delta = self.create(table)
-                if last_batch(delta) >= batch:
-                    return False
                 try:
-                    attempt(delta, properties)
+                    return attempt(self.create(table))
                 except CommitFailedError:
                     time.sleep(random.random() / 20)  # noqa: S311 - so that two do not meet again and again
-                else:
-                    return True
         raise PipelineError(f"other commands write into the table {table} of {self} all the time. Try again later.")
 
     @contextmanager
@@ -249,20 +252,20 @@ class Lake:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # of this machine's files: the caller knows what to say about each number
             text = " ".join(str(error).split()) or type(error).__name__
-            raise PipelineError(
-                self.known_trouble(text) or f"the lake {self} cannot be read or written: {text[:500]}"
-            ) from error
+            sentence = known_trouble(text, f"the lake {self}")
+            raise PipelineError(sentence or f"the lake {self} cannot be read or written: {text[:500]}") from error
 
-    def known_trouble(self, text: str) -> str | None:
-        """What to say about the text of an error that has a common cause."""
-        if any(words in text for words in _DISK_FULL):
-            return (
-                f"no space is left for the lake {self}. Make room and run the same command again: it goes on where "
-                "this one ended, and nothing is counted twice."
-            )
-        if "Permission denied" in text:
-            return f"no permission to write or read {self}. Run as a user with permission, or give another directory."
-        return None
+
+def known_trouble(text: str, place: object) -> str | None:
+    """What to say about the text of an error that has a common cause, in a place."""
+    if any(words in text for words in _DISK_FULL):
+        return (
+            f"no space is left for {place}. Make room and run the same command again: it goes on where this one ended, "
+            "and nothing is counted twice."
+        )
+    if any(words in text for words in _NO_PERMISSION):
+        return f"no permission to write or read {place}. Run as a user with permission, or give another directory."
+    return None
 
 
 def last_batch(table: DeltaTable | None) -> int:

@@ -52,9 +52,7 @@ class Snapshot:
 
     def sql(self, query: str) -> pa.Table:
         """The answer as a whole. Raises SqlError if the query is wrong or a file cannot be read."""
-        with _explained():
-            found = pa.table(self._builder.execute(query))
-            return found.cast(_plain_schema(found.schema), safe=False)
+        return pa.Table.from_batches(self.batches(query))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ have other sums, unless somebody chose them so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 Range = tuple[int, int]
@@ -24,7 +24,7 @@ _MODULUS: Final = 1 << 64
 def sums_of_range(first: int, last: int) -> tuple[int, int, int]:
     """The last three of `SUMS` for all numbers from first to last."""
     before, all_of_them = _sums_up_to(first - 1), _sums_up_to(last)
-    one, two, three = (_signed(upper - lower) for upper, lower in zip(all_of_them, before, strict=True))
+    one, two, three = (wrapped(upper - lower) for upper, lower in zip(all_of_them, before, strict=True))
     return one, two, three
 
 
@@ -33,24 +33,9 @@ def _sums_up_to(last: int) -> tuple[int, int, int]:
     return one, one * (2 * last + 1) // 3, one * one
 
 
-def _signed(value: int) -> int:
-    value %= _MODULUS
-    return value - _MODULUS if value >= _MODULUS // 2 else value
-
-
-def ranges(numbers: Iterable[int]) -> Iterator[Range]:
-    """Sorted numbers as ranges; a repeated number makes a range of its own."""
-    start = last = None
-    for number in numbers:
-        if start is None or last is None:
-            start = last = number
-        elif number == last + 1:
-            last = number
-        else:
-            yield start, last
-            start = last = number
-    if start is not None and last is not None:
-        yield start, last
+def wrapped(value: int) -> int:
+    """A sum as 64 bits with a sign hold it."""
+    return (value + _MODULUS // 2) % _MODULUS - _MODULUS // 2
 
 
 def count(found: Iterable[Range]) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from io import StringIO
@@ -13,12 +14,11 @@ from typing import Final, NamedTuple, TextIO
 from deltalake import DeltaTable, WriterProperties
 from deltalake.exceptions import CommitFailedError
 
-from gateway.errors import PipelineError
 from gateway.journal.schema import VERSION
-from gateway.pipeline.check_journal import count_lines, list_journal
-from gateway.pipeline.lake import Lake, last_batch
+from gateway.pipeline.lake import Lake, last_batch, location
 from gateway.pipeline.lake_sql import Snapshot
 from gateway.pipeline.line_numbers import SUMS
+from gateway.pipeline.stored_segments import stored_segments
 from gateway.pipeline.table_schemas import BATCH_TABLES, COLUMNS, COMPUTED_TABLES
 
 KEEP_HOURS: Final = 168
@@ -27,7 +27,6 @@ KEEP_HOURS: Final = 168
 _ZSTD: Final = WriterProperties(compression="ZSTD", compression_level=3)
 _NOTHING: Final = {"numFilesRemoved": 0, "numFilesAdded": 0}
 _DAY: Final = 86_400
-_ATTEMPTS: Final = 20
 
 
 class _Output(NamedTuple):
@@ -49,33 +48,41 @@ def compact(lake: Lake, out: TextIO, *, quiet: bool = False) -> None:
     lake.must_exist()
     out = StringIO() if quiet else out
     for name in COLUMNS:
-        with lake.explained():
-            table = lake.table(name)
-            if table is None:
-                continue
-            merged = _NOTHING if name in COMPUTED_TABLES else _compacted(lake, name, table)
-            removed = [] if lake.unfinished() else table.vacuum(retention_hours=KEEP_HOURS, dry_run=False, full=True)
+        table = lake.table(name)
+        if table is None:
+            continue
+        merged = _NOTHING
+        if name not in COMPUTED_TABLES:
+            merged = lake.tried(name, lambda found: found.optimize.compact(writer_properties=_ZSTD))
+        removed = 0 if lake.unfinished() else _vacuumed(lake, name)
         print(
             f"{name}: merged {merged['numFilesRemoved']:,} files into {merged['numFilesAdded']:,}, "
-            f"removed {len(removed):,} old files",
+            f"removed {removed:,} old files",
             file=out,
         )
 
 
-def _compacted(lake: Lake, name: str, table: DeltaTable) -> dict[str, int]:
-    for _ in range(_ATTEMPTS):
-        try:
-            done: dict[str, int] = table.optimize.compact(writer_properties=_ZSTD)
-        except CommitFailedError:  # an ingest has replaced what was merged
-            table.update_incremental()
-        else:
-            return done
-    raise PipelineError(f"other commands write into the table {name} of {lake} all the time. Try again later.")
+def _vacuumed(lake: Lake, table: str) -> int:
+    """Remove the files that the table has not named for `KEEP_HOURS`, and the directories that are empty then."""
+    directories = [] if lake.is_remote else list(_unchanged_directories(Path(lake.table_url(table))))
+    removed = lake.tried(table, lambda found: found.vacuum(retention_hours=KEEP_HOURS, dry_run=False, full=True))
+    for directory in directories:
+        with suppress(OSError):  # it is not empty
+            directory.rmdir()
+    return len(removed)
+
+
+def _unchanged_directories(root: Path) -> Iterator[Path]:
+    """The directories in which nobody has made or removed anything for `KEEP_HOURS`, each after those in it."""
+    for place, _, _ in os.walk(root, topdown=False):
+        with suppress(FileNotFoundError):  # another compact has removed it
+            if time.time() - os.stat(place).st_mtime > KEEP_HOURS * 3600:
+                yield Path(place)
 
 
 def collect(
     lake: Lake,
-    journals: Sequence[Path],
+    journals: Sequence[Path | str],
     retain_days: float,
     events_days: float | None,
     out: TextIO,
@@ -86,7 +93,8 @@ def collect(
 
     Args:
         lake: that the journals were ingested into.
-        journals: directories of segments. Only segments that are in the lake and have not changed since are deleted.
+        journals: directories or URLs of segments. Only those that are in the lake and have not changed since are
+            deleted.
         retain_days: the least age of a deleted segment, since its last write; 0 for all that are in the lake.
         events_days: the age from which days of events are deleted; the roll-up and all computed tables stay. None: keep
             all events.
@@ -99,35 +107,35 @@ def collect(
     lake.must_exist()
     output = _Output(StringIO() if quiet else out, out)
     for journal in journals:
-        _collect_segments(lake, journal, retain_days, output)
+        _collect_segments(lake, location(str(journal)), retain_days, output)
     if events_days is not None:
         _collect_events(lake, f"{datetime.now(UTC) - timedelta(days=events_days):%Y-%m-%d}", output)
 
 
-def _collect_segments(lake: Lake, journal: Path, retain_days: float, output: _Output) -> None:
-    applied = min(map(lake.last_batch, BATCH_TABLES))
-    query = f"select name, lines from segments where batch <= {applied}"  # noqa: S608
+def _collect_segments(lake: Lake, journal: str, retain_days: float, output: _Output) -> None:
+    query = f"select name, lines from segments where batch <= {lake.applied()}"  # noqa: S608
     ingested = {row["name"]: row["lines"] for row in lake.snapshot(query).rows(query)}
     deleted, size, kept_young, kept_new = 0, 0, 0, 0
-    for path, name in list_journal(journal):
-        if path.name.startswith(".") or name.version != VERSION:
+    for segment in stored_segments(journal):
+        if segment.is_open or segment.name.version != VERSION:
             continue
-        if path.name not in ingested:
+        lines = ingested.get(str(segment.name))
+        if lines is None:
             kept_new += 1
-            continue
-        with suppress(FileNotFoundError):  # the gateway has deleted it meanwhile
-            state = path.stat()
-            if time.time() - state.st_mtime < retain_days * _DAY:
-                kept_young += 1
-            elif count_lines(path) != ingested[path.name]:
-                print(
-                    f"kept {path}: it has other lines than when it was ingested; see `pipeline check --journal`",
-                    file=output.warnings,
-                )
-            else:
-                path.unlink()
-                size += state.st_size
-                deleted += 1
+        elif time.time() - segment.written < retain_days * _DAY:
+            kept_young += 1
+        else:
+            with suppress(FileNotFoundError):  # the gateway has deleted it meanwhile
+                if segment.count_lines() == lines:
+                    segment.delete()
+                    size += segment.size
+                    deleted += 1
+                else:
+                    print(
+                        f"kept {segment.path}: it has other lines than when it was ingested; see `pipeline check "
+                        "--journal`",
+                        file=output.warnings,
+                    )
     _remove_empty_days(journal)
     kept = ", ".join(
         f"{number:,} {why}"
@@ -138,10 +146,11 @@ def _collect_segments(lake: Lake, journal: Path, retain_days: float, output: _Ou
     print(f"journal: deleted {deleted:,} segments, {size:,} bytes{kept}", file=output.progress)
 
 
-def _remove_empty_days(journal: Path) -> None:
+def _remove_empty_days(journal: str) -> None:
     # A gateway creates the directory of a day before the first file in it: leave those of yesterday and today alone.
+    # An object store has none.
     last = f"d={datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}"
-    for day in journal.glob("d=*"):
+    for day in Path(journal).glob("d=*"):
         with suppress(OSError):  # it is not empty, or somebody has deleted it
             if day.name < last:
                 day.rmdir()
@@ -167,8 +176,9 @@ def _delete_events(lake: Lake, day: str) -> int | None:
     A commit meanwhile makes the deletion fail, and it begins again. A line may then be noted and still be there, which
     `pipeline check` knows.
     """
-    for _ in range(_ATTEMPTS):
-        snapshot = lake.snapshot()
+
+    def attempt(events: DeltaTable) -> int | None:
+        snapshot = lake.snapshot()  # taken after `events`, so that nothing is deleted that is not noted
         if _is_needed(snapshot, day):
             return None
         noted = snapshot.sql(
@@ -177,11 +187,10 @@ def _delete_events(lake: Lake, day: str) -> int | None:
         )
         number = last_batch(snapshot.tables["deleted_lines"]) + 1
         if noted.num_rows and not lake.write_rows("deleted_lines", noted, number):
-            continue  # another gc has noted something
-        events = snapshot.tables["events"] or lake.create("events")
-        with lake.explained(), suppress(CommitFailedError):  # an ingest has added lines: those must be noted, too
-            return int(events.delete(f"d = '{day}'")["num_deleted_rows"])
-    raise PipelineError(f"other commands write into the table events of {lake} all the time. Try again later.")
+            raise CommitFailedError("another gc has noted something")
+        return int(events.delete(f"d = '{day}'")["num_deleted_rows"])
+
+    return lake.tried("events", attempt)
 
 
 def _is_needed(snapshot: Snapshot, day: str) -> bool:

@@ -9,12 +9,12 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -101,7 +101,8 @@ def spark_session(options: SparkOptions, *, quick_start: bool = False) -> Iterat
         session.sparkContext.setLogLevel("ERROR")
         yield configured(session)
     finally:
-        session.stop()
+        with suppress(Py4JError, OSError):  # Java has ended before: somebody has killed it
+            session.stop()
         Path(log).unlink(missing_ok=True)
 
 
@@ -119,8 +120,11 @@ def configured(session: SparkSession) -> SparkSession:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+    """The first line of an error's text; of an error that Java has raised, of Java's own text."""
+    text = str(error)
+    if isinstance(error, Py4JJavaError):
+        text = text.partition("\n: ")[2]
+    return (text.strip() or type(error).__name__).splitlines()[0][:300]
 
 
 def _require_java() -> None:

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from gateway.pipeline.lake import DataFile, Lake
-from gateway.pipeline.table_schemas import COLUMNS, partitions_of
+from gateway.pipeline.table_schemas import COLUMNS, partitions_of, schema_of
 
 _HIGH_CARDINALITY: Final = {"events": ("ts", "seq", "msg_no", "latency_us", "queue_us", "body_bytes")}
 """Columns whose values rarely repeat: Parquet would begin a dictionary for them and give it up again."""
@@ -48,9 +48,8 @@ def read_table(
 
 def write_files(rows: DataFrame, lake: Lake, table: str, directory: str) -> None:
     """Write rows, which have at least the table's columns, into a directory of the table."""
-    names = [column.split(" ")[0] for column in COLUMNS[table].split(", ")]
     plain = {f"parquet.enable.dictionary#{column}": "false" for column in _HIGH_CARDINALITY.get(table, ())}
-    writer = rows.select(*names).write.option("compression", "zstd").options(**plain)
+    writer = rows.select(*schema_of(table).names).write.option("compression", "zstd").options(**plain)
     writer.partitionBy(*partitions_of(table)).parquet(hadoop_path(_place(lake, table, directory)))
 
 

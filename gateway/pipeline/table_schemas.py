@@ -43,12 +43,13 @@ BATCH_TABLES: Final = {
 SEGMENTS: Final = (
     "name string, impl string, node string, boot string, first bigint, last bigint, lines bigint, bad bigint, "
     "bytes bigint, newest timestamp, days array<string>, session_days array<string>, batch bigint, directory string, "
-    "ingested timestamp, d string"
+    "rollup_rows bigint, ingested timestamp, d string"
 )
 """The table of ingested segments: the plan of every batch, and the record of what is in the lake.
 
 ``days`` are those of the segment's events, ``session_days`` those on which the sessions in it began, ``d`` the day on
-which it was begun. ``directory`` is where the batch's files are, in each of `BATCH_TABLES`.
+which it was begun. ``directory`` is where the batch's files are, in each of `BATCH_TABLES`; ``rollup_rows`` is how many
+rows of ``rollup_10s`` they have.
 """
 
 DELETED_LINES: Final = (

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from gateway.pipeline.lake import Lake
 from gateway.pipeline.session_tables import boots, durable_days, durable_subs, features_used, merged, sessions
 from gateway.pipeline.spark_tables import list_files, read_table, write_files
-from gateway.pipeline.table_schemas import BATCH_TABLES, COLUMNS, COMPUTED_TABLES, partitions_of
+from gateway.pipeline.table_schemas import COMPUTED_TABLES, partitions_of, schema_of
 from gateway.pipeline.traffic_tables import (
     by_hour,
     dest_hour,
@@ -58,7 +58,7 @@ class _Pending:
 
 def lacks_batches(lake: Lake) -> bool:
     """Whether a computed table lacks a batch that the recorded tables have."""
-    return min(map(lake.last_batch, COMPUTED_TABLES)) < min(map(lake.last_batch, BATCH_TABLES))
+    return min(map(lake.last_batch, COMPUTED_TABLES)) < lake.applied()
 
 
 def refresh(
@@ -96,7 +96,7 @@ def refresh(
 def _pending(lake: Lake) -> _Pending:
     # In this order: a batch that comes between the two is computed now, and again by the next run.
     has = min(map(lake.last_batch, COMPUTED_TABLES))
-    last = min(map(lake.last_batch, BATCH_TABLES))
+    last = lake.applied()
     rows = lake.sql(f"select name, days, session_days from segments where batch > {has} and batch <= {last}")  # noqa: S608
     days, session_days = (
         sorted({day for row in rows[name].to_pylist() for day in row or ()}) for name in ("days", "session_days")
@@ -153,10 +153,8 @@ class _Refresh:
 
     def _replace(self, table: str, rows: DataFrame, days: list[str]) -> None:
         """Write rows, and put them in the place of those days' rows."""
-        names = [column.split(" ")[0] for column in COLUMNS[table].split(", ")]
-        write_files(
-            rows.select(names).sortWithinPartitions(*partitions_of(table), *names), self._lake, table, self._directory
-        )
+        rows = rows.sortWithinPartitions(*partitions_of(table), *schema_of(table).names)
+        write_files(rows, self._lake, table, self._directory)
         files = list_files(self._spark, self._lake, table, self._directory)
         self._lake.commit_files(table, files, self._pending.batch, days=days)
 

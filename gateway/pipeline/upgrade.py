@@ -23,7 +23,7 @@ from gateway.errors import PipelineError
 from gateway.journal.schema import EVENT_WORDS
 from gateway.journal.segments import SegmentName
 from gateway.pipeline.lake import OLD_MANIFESTS, Lake
-from gateway.pipeline.line_numbers import sums_of_range
+from gateway.pipeline.line_numbers import sums_of_range, wrapped
 from gateway.pipeline.table_schemas import schema_of
 
 _PARTITIONS: Final = {"events": "d=*/level=*", "rollup_10s": "d=*", "bad_lines": "d=*"}
@@ -198,19 +198,13 @@ class _Copy:
                             "file": str(each.name), "boot": each.name.boot, "d": day,
                             "lines": sum(last - first + 1 for first, last in parts),
                             "first": parts[0][0], "last": parts[-1][1],
-                            **dict(zip(("sum1", "sum2", "sum3"), map(_wrapped, sums), strict=True)),
+                            **dict(zip(("sum1", "sum2", "sum3"), map(wrapped, sums), strict=True)),
                         }
                     )  # fmt: skip
         return rows
 
     def _write(self, table: str, rows: list[dict[str, object]], batch: int) -> None:
-        names = schema_of(table).names
-        plain = [{name: row.get(name) for name in names} for row in rows]
-        self._lake.write_rows(table, pa.Table.from_pylist(plain, schema_of(table)), batch)
-
-
-def _wrapped(value: int) -> int:
-    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+        self._lake.write_rows(table, pa.Table.from_pylist(rows, schema_of(table)), batch)
 
 
 def _renamed(table: str, rows: pa.Table, partition: dict[str, str]) -> pa.Table:

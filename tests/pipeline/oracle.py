@@ -19,11 +19,14 @@ select parse_filename(filename) as file, unnest(string_split(content, chr(10))) 
 from read_text($journal || '/d=*/*.v1.jsonl');
 
 create table lines as
-with parsed as (select file, case when json_valid(line) then line::json end as j from raw where trim(line) <> '')
-select file, j from parsed
+with parsed as (select file, line, case when json_valid(line) then line::json end as j from raw where trim(line) <> '')
+select file, line, j from parsed
 where coalesce(json_type(j) = 'OBJECT' and integral(j, 't') and integral(j, 'q') and json_type(j, '$.e') = 'VARCHAR'
     and not (json_extract_string(j, 'e') = 'open' and coalesce(json_extract_string(j, 'v'), '') <> '1')
     and coalesce(integral(j, 'l') or not found(j, 'l'), true), false);
+
+create table bad_lines as
+select r.file, r.line from raw r anti join lines l on (l.file, l.line) = (r.file, r.line) where trim(r.line) <> '';
 
 create table events_of_journal as
 select

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import time
 from pathlib import Path
 
 import pytest
 
 from deploy.demo.cluster_ingest import ingest_with_a_kill
 from deploy.local.spark_cluster import spark_cluster
-from gateway.pipeline.check import check
 from gateway.pipeline.lake import Lake
-from gateway.pipeline.table_schemas import COMPUTED_TABLES
-from tests.pipeline.oracle import Oracle
-from tests.support.journals import SECOND, JournalMaker
-from tests.support.lakes import assert_same, rows_of
+from tests.pipeline.recomputed import assert_right
+from tests.support.journals import JournalMaker
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
@@ -34,9 +29,4 @@ def test_every_table_is_right_though_a_worker_was_killed(tmp_path: Path) -> None
     lake = Lake(root)
     found = lake.sql("select count(*) n, count(distinct seq) different, max(seq) last from events").to_pylist()
     assert found == [{"n": made.lines, "different": made.lines, "last": made.lines - 1}]
-    out = io.StringIO()
-    assert check(lake, [journal], out), out.getvalue()
-    oracle = Oracle(journal, now=round(time.time() * SECOND))
-    for table in ("events", *COMPUTED_TABLES):  # rows of the roll-up are partial sums, and `check` adds them up
-        assert_same(rows_of(lake, table), oracle.rows(table))
-    oracle.close()
+    assert_right(lake, journal)

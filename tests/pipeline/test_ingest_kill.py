@@ -1,8 +1,8 @@
-"""An ingest that is killed at any moment, and run again, has every line once.
+"""An ingest that is killed at any moment, and run again, has every line once, and every table is right.
 
 A process of its own ingests many small batches, and is killed with all its children when the lake shows that it has
-come to a certain point: a batch offered, written, planned, committed to some tables or to all. Which point, and how
-many moments later, is drawn with a seed.
+come to a certain point: a batch offered, written, planned, committed to some tables or to all, or a table computed.
+Which point, how, and how many moments later, is drawn with a seed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-import duckdb
 import pytest
 
+from gateway.errors import ExitCode
 from gateway.pipeline.lake import Lake
 from gateway.pipeline.table_schemas import COLUMNS
+from tests.pipeline.recomputed import assert_right
 from tests.support.journals import JournalMaker
 
 pytestmark = pytest.mark.spark
@@ -35,83 +36,104 @@ from gateway.pipeline.ingest import IngestOptions, ingest
 from gateway.pipeline.progress import Progress
 from gateway.pipeline.spark_session import SparkOptions
 
-if sys.argv[2] == "no-tables":
+base, mode, *journals = sys.argv[1:]
+if mode == "no-tables":
     tables.refresh = lambda *_, **__: 0
-base = Path(sys.argv[1])
-batch_bytes = 1 if sys.argv[2] == "no-tables" else 1 << 20
+batch_bytes = 1 if mode == "no-tables" else 1 << 20
 spark = SparkOptions("local[2]", {"spark.driver.memory": "512m"})
-order = IngestOptions([str(base / "journal")], str(base / "lake"), batch_bytes=batch_bytes, spark=spark)
+order = IngestOptions(
+    [str(Path(base, name)) for name in journals], str(Path(base, "lake")), batch_bytes=batch_bytes, spark=spark
+)
 raise SystemExit(ingest(order, Progress()))
 """
-POINTS: dict[str, str] = {
-    "offered": "_checkpoint/*/offsets/[0-9]*",
-    "events under way": "events/data/*",
-    "events written": "events/data/*/d=*/level=*/*.parquet",
-    "roll-up written": "rollup_10s/data/*/d=*/*.parquet",
-    "planned": "segments/_delta_log/*.json",
-    "events committed": "events/_delta_log/*.json",
-    "all committed": "bad_lines/_delta_log/*.json",
-    "noted": "_checkpoint/*/commits/[0-9]*",
-}
-"""Paths in the lake that show that the ingest has reached a point."""
+OFFERED = "_checkpoint/*/offsets/[0-9]*"
+PLANNED = "segments/_delta_log/*.json"
 TABLES = "latency_hour/data/*"
-"""The path that shows that it computes tables."""
+"""Shows that it computes tables."""
+POINTS = (
+    OFFERED,
+    "events/data/*",
+    "events/data/*/d=*/level=*/*.parquet",
+    "rollup_10s/data/*/d=*/*.parquet",
+    PLANNED,
+    "events/_delta_log/*.json",
+    "bad_lines/_delta_log/*.json",
+    "_checkpoint/*/commits/[0-9]*",
+    TABLES,
+)
+"""Paths in the lake that show that the ingest has reached a point."""
 
 
-def started(base: Path, tables: str) -> subprocess.Popen[bytes]:
-    log = (base / "out").open("ab")
-    with log:
-        return subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(base), tables], stdout=log, stderr=log, start_new_session=True
-        )
-
-
-def killed_at(base: Path, point: str, times: int, moments: int, *, tables: str = "no-tables", java: bool = True) -> int:
-    """Run an ingest until it has reached a point so many times, and some milliseconds longer; then kill it.
+class IngestProcess:
+    """A process that ingests, with Java in its process group.
 
     Args:
-        base: has the journal and the lake.
-        point: a pattern below the lake.
-        times: how often it must be reached.
-        moments: milliseconds.
-        tables: whether they are computed.
-        java: whether Java is killed as well.
-
-    Returns:
-        The process group.
+        base: has the journals and the lake.
+        journals: directories in it.
+        tables: whether it computes tables; without them, each batch is one segment.
     """
-    seen = set(shown(base, point))
-    process = started(base, tables)
-    try:
+
+    def __init__(self, base: Path, *journals: str, tables: bool = False) -> None:
+        self._base = base
+        self._seen = {point: set(self._shown(point)) for point in POINTS}
+        mode = "tables" if tables else "no-tables"
+        command = [sys.executable, "-c", PROGRAM, str(base), mode, *(journals or ("journal",))]
+        with (base / "out").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+    def reaches(self, point: str, times: int = 1) -> None:
+        """Wait until the lake shows that this ingest, or another one, has come to a point so many times."""
         new: set[Path] = set()
         bound = time.monotonic() + PATIENCE
         while len(new) < times:
-            assert process.poll() is None, f"ended before it came to {point}: {(base / 'out').read_text()}"
-            assert time.monotonic() < bound, f"did not come to {point}: {(base / 'out').read_text()}"
-            new |= set(shown(base, point)) - seen
+            assert self._process.poll() is None, f"ended before it came to {point}: {self.output}"
+            assert time.monotonic() < bound, f"did not come to {point}: {self.output}"
+            new |= set(self._shown(point)) - self._seen[point]
             time.sleep(0.002)  # polling without a pause would take a processor from the ingest
-        for _ in range(moments):
-            time.sleep(0.001)  # the delay is part of the draw; it waits for nothing
-    finally:
-        (os.killpg if java else os.kill)(process.pid, signal.SIGKILL)
-        process.wait()
-    return process.pid
+
+    def _shown(self, point: str) -> Iterator[Path]:
+        with suppress(FileNotFoundError):  # removed while it was listed
+            yield from (self._base / "lake").glob(point)
+
+    @property
+    def output(self) -> str:
+        """What all processes have printed."""
+        return (self._base / "out").read_text()
+
+    def kill(self, number: signal.Signals = signal.SIGKILL, *, java: bool = True) -> None:
+        """Send a signal, to Java as well or not, and wait for the end; SIGTERM must end it in good order."""
+        (os.killpg if java else os.kill)(self._process.pid, number)
+        status = self._process.wait(PATIENCE)
+        if number == signal.SIGTERM:
+            assert status == ExitCode.TERMINATED, self.output
+            assert "Traceback" not in self.output
+
+    def ends(self) -> int:
+        """Its exit code."""
+        return self._process.wait(PATIENCE)
+
+    def clear(self) -> None:
+        """Kill what still runs."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
 
-def shown(base: Path, point: str) -> Iterator[Path]:
+@contextmanager
+def started(base: Path, *journals: str, tables: bool = False) -> Iterator[IngestProcess]:
+    process = IngestProcess(base, *journals, tables=tables)
     try:
-        yield from (base / "lake").glob(point)
-    except FileNotFoundError:  # removed while it was listed
-        return
+        yield process
+    finally:
+        process.clear()
 
 
-def draw(seed: int, count: int) -> list[tuple[str, int, int]]:
-    """Where to kill: every point about equally often, in random order."""
-    chance = random.Random(seed)  # noqa: S311 - repeatable is what it must be
-    names = list(POINTS)
-    points = [POINTS[names[number % len(POINTS)]] for number in range(count)]
-    chance.shuffle(points)
-    return [(point, chance.randrange(1, 3), chance.choice((0, 0, 5, 50, 200))) for point in points]
+def make_journal(base: Path, seed: int, lines: int) -> None:
+    """Small segments; some have a line that cannot be read."""
+    segments = JournalMaker(base / "journal", seed=seed).write(lines, per_segment=30).segments
+    for number, path in enumerate(segments[::3]):
+        with path.open("a") as file:
+            file.write(f"not a line {number}\n")
 
 
 def assert_readable(base: Path) -> None:
@@ -121,37 +143,60 @@ def assert_readable(base: Path) -> None:
         lake.sql(f"select count(*) from {table}")  # noqa: S608
 
 
-@pytest.mark.parametrize(
-    ("seed", "kills"), [pytest.param(1, 3, id="3 kills"), pytest.param(2, 20, id="20 kills", marks=pytest.mark.kills)]
-)
-def test_every_line_once_whenever_it_is_killed(tmp_path: Path, seed: int, kills: int) -> None:
-    made = JournalMaker(tmp_path / "journal", seed=seed).write(kills * 120, per_segment=30)
-    for point, times, moments in draw(seed, kills)[2:]:
-        killed_at(tmp_path, point, times, moments)
-        assert_readable(tmp_path)
-    group = killed_at(tmp_path, POINTS["planned"], 1, 0, java=False)  # Java goes on running
-    try:
-        killed_at(tmp_path, TABLES, 1, 5, tables="tables")
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
-    assert_readable(tmp_path)
-    last = started(tmp_path, "tables")
-    try:
-        assert last.wait(PATIENCE) == 0, (tmp_path / "out").read_text()
-    finally:
-        if last.poll() is None:
-            os.killpg(last.pid, signal.SIGKILL)
-            last.wait()
+def assert_recovers(base: Path) -> None:
+    """The next run makes everything right."""
+    with started(base, tables=True) as last:
+        assert last.ends() == 0, last.output
+    assert_right(Lake(base / "lake"), base / "journal")
 
-    lake = Lake(tmp_path / "lake")
-    with duckdb.connect() as database:
-        question = "select count(*), count(distinct (boot, seq)), min(seq), max(seq) from read_parquet($1)"
-        counted = database.execute(question, [lake.files("events")]).fetchall()
-    assert counted == [(made.lines, made.lines, 0, made.lines - 1)]
-    assert lake.sql("select sum(lines) n, count(distinct name) m from segments").to_pylist() == [
-        {"n": made.lines, "m": len(made.segments)}
-    ]
-    assert lake.unfinished() == []
+
+def wait_moments(chance: random.Random) -> None:
+    for _ in range(chance.choice((0, 0, 5, 50, 200))):
+        time.sleep(0.001)  # the delay is part of the draw; it waits for nothing
+
+
+def test_every_line_once_after_three_kills(tmp_path: Path) -> None:
+    make_journal(tmp_path, 1, 300)
+    with started(tmp_path) as first:
+        first.reaches("events/_delta_log/*.json", 2)
+        first.kill()
     assert_readable(tmp_path)
-    assert lake.last_batch("durable_subs") == lake.last_batch("segments")
+    with started(tmp_path) as second:
+        second.reaches(PLANNED)
+        second.kill(java=False)
+        with started(tmp_path, tables=True) as third:  # while the second one's Java goes on running
+            third.reaches(TABLES)
+            third.kill(signal.SIGTERM)
+            assert "since its Java got the signal too" in third.output
+    assert_readable(tmp_path)
+    assert_recovers(tmp_path)
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("seeds", [range(10), range(10, 20)], ids=["seeds 0 to 9", "seeds 10 to 19"])
+def test_every_line_once_whenever_it_is_killed(tmp_path: Path, seeds: range) -> None:
+    """Each seed adds to the journal, and draws how the next run is killed, which also clears up after the last one."""
+    with ExitStack() as processes:  # a Java that is not killed goes on running beside the next ones
+        for seed in seeds:
+            chance = random.Random(seed)  # noqa: S311 - repeatable is what it must be
+            point = POINTS[seed % len(POINTS)]
+            make_journal(tmp_path, seed, 120)
+            ingest = processes.enter_context(started(tmp_path, tables=point == TABLES))
+            ingest.reaches(point, 1 if point == TABLES else chance.randrange(1, 3))
+            wait_moments(chance)
+            ingest.kill(chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)), java=chance.random() < 0.8)
+            assert_readable(tmp_path)
+        assert_recovers(tmp_path)
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("point", [OFFERED, PLANNED, "events/_delta_log/*.json"])
+def test_every_line_once_if_one_of_two_ingests_is_killed(tmp_path: Path, point: str) -> None:
+    make_journal(tmp_path, 7, 300)
+    (tmp_path / "empty").mkdir()
+    with started(tmp_path) as one, started(tmp_path, "journal", "empty") as other:  # each has its own checkpoint
+        one.reaches("_checkpoint/*/offsets/0", 2)
+        one.reaches(point, 3)
+        one.kill()
+        assert other.ends() == 0, other.output
+    assert_recovers(tmp_path)

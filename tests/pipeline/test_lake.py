@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 
 from gateway.errors import PipelineError, UsageError
 from gateway.pipeline.lake import DataFile, Lake
@@ -100,21 +100,31 @@ def test_days_are_replaced_and_others_stay(lake: Lake) -> None:
     days = ["2026-11-20", "2026-11-21", "2026-11-22"]
     for number, day in enumerate(days):
         lake.write_rows("bad_lines", bad_lines("old", day=day), number)
-    assert lake.write_rows("bad_lines", bad_lines("new", day=days[0]), 3, days=days[:2])
+    assert lake.commit_files("bad_lines", [written(lake, "x", "new", day=days[0])], 3, days=days[:2])
     assert lines_in(lake) == [(days[0], "new"), (days[2], "old")]
-    assert not lake.write_rows("bad_lines", bad_lines("late"), 3, days=days[:2])
-    assert lake.commit_files("bad_lines", [written(lake, "x", "file", day=days[2])], 4, days=days[1:])
-    assert lines_in(lake) == [(days[0], "new"), (days[2], "file")]
+    assert not lake.commit_files("bad_lines", [written(lake, "y", "late", day=days[0])], 3, days=days[:2])
+    assert lake.commit_files("bad_lines", [], 4, days=[])
+    assert lines_in(lake) == [(days[0], "new"), (days[2], "old")]
     assert lake.days("bad_lines") == [days[0], days[2]]
 
 
 def test_a_table_without_days_is_replaced_as_a_whole(lake: Lake) -> None:
-    names = ["vhost", "login", "sub_name"]
     schema = schema_of("durable_subs")
     for batch, login in enumerate(("app1", "app2")):
-        row = dict.fromkeys(schema.names) | dict.fromkeys(names, login)
-        lake.write_rows("durable_subs", pa.Table.from_pylist([row], schema), batch, days=())
+        path = Path(lake.table_url("durable_subs"), f"{batch}.parquet")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist([dict.fromkeys(schema.names) | {"login": login}], schema), path)
+        lake.commit_files("durable_subs", [DataFile(path.name, path.stat().st_size, 1, 1, {})], batch, days=())
     assert lake.sql("select login from durable_subs").to_pylist() == [{"login": "app2"}]
+
+
+def test_a_table_of_an_earlier_release_gets_a_new_column(lake: Lake) -> None:
+    schema = schema_of("segments")
+    earlier = pa.schema([field for field in schema if field.name != "rollup_rows"])
+    DeltaTable.create(lake.table_url("segments"), Schema.from_arrow(earlier), partition_by=["d"])
+    row = dict.fromkeys(schema.names) | {"name": "s", "rollup_rows": 3, "d": DAY}
+    assert lake.write_rows("segments", pa.Table.from_pylist([row], schema), 0)
+    assert lake.sql("select name, rollup_rows from segments").to_pylist() == [{"name": "s", "rollup_rows": 3}]
 
 
 def test_the_files_of_some_days(lake: Lake) -> None:

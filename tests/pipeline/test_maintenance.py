@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from deltalake.table import TableOptimizer
 
 from gateway.errors import PipelineError
+from gateway.journal.segments import mark_of
 from gateway.pipeline.check import check
 from gateway.pipeline.lake import DataFile, Lake
 from gateway.pipeline.maintenance import collect, compact
@@ -120,6 +121,21 @@ def test_compact_removes_what_no_table_has_named_for_a_week(old: Old) -> None:
     assert all(Path(path).exists() for path in replaced)  # readers of the snapshot before may still need them
 
 
+def test_compact_removes_directories_that_have_been_empty_for_a_week(old: Old) -> None:
+    data = Path(old.lake.table_url("events")) / "data"
+    fresh = data / "under-way/_temporary/0"
+    fresh.mkdir(parents=True)
+    stray = data / "killed/d=2026-11-20/level=session/part-0.parquet"
+    stray.parent.mkdir(parents=True)
+    stray.write_bytes(b"x")
+    for path in (stray, *stray.parents[:3]):
+        os.utime(path, (1, 1))
+    compact(old.lake, io.StringIO())
+    assert not (data / "killed").exists()
+    assert fresh.exists()
+    old.check()
+
+
 def test_compact_keeps_the_files_of_a_batch_that_is_planned(old: Old) -> None:
     old.maker.ingest([old.late], until=["segments"])
     path = Path(old.lake.table_url("events")) / "data/made-3/part-0.parquet"
@@ -169,6 +185,15 @@ def test_gc_deletes_segments_that_are_in_the_lake_and_old_enough(old: Old) -> No
     assert f"kept 1 not ingested yet, {len(old.segments) - 2} younger than 10 days" in text
     assert old.late.exists()
     old.check()
+
+
+def test_gc_takes_the_mark_of_a_shipped_segment_with_it(old: Old) -> None:
+    for path in old.segments:
+        mark_of(path).touch()
+    days = {path.parent for path in old.segments}
+    old.late.unlink()
+    old.collect(retain_days=0)
+    assert [day for day in days if day.exists()] == []
 
 
 def test_gc_keeps_a_segment_that_has_changed(old: Old) -> None:

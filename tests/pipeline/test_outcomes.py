@@ -194,10 +194,10 @@ def test_a_segment_without_one_good_line(spark: SparkSession, tmp_path: Path) ->
     assert run(spark, tmp_path)[1].endswith("nothing new\n")
 
 
-@pytest.mark.parametrize("name", ["none", "file"])
-def test_a_journal_that_is_none(spark: SparkSession, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "reason"), [("none", "No such file"), ("file", "Not a directory")])
+def test_a_journal_that_is_none(spark: SparkSession, tmp_path: Path, name: str, reason: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(PipelineError, match=f"the journal .*{name} is not"):
+    with pytest.raises(PipelineError, match=f"the journal .*{name} cannot be read: {reason}"):
         run(spark, tmp_path, name)
 
 

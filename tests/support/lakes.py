@@ -40,9 +40,9 @@ def rows_in(table: str, rows: Sequence[Row]) -> pa.Table:
     return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
 
 
-def rows_of(lake: Lake, table: str) -> list[Row]:
-    """A table's rows; times are microseconds since the epoch."""
-    found = lake.sql(f"select * from {table}")  # noqa: S608
+def rows_of(lake: Lake, table: str, query: str | None = None) -> list[Row]:
+    """A table's rows, or those of a query; times are microseconds since the epoch."""
+    found = lake.sql(query or f"select * from {table}")  # noqa: S608
     columns = [column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in found.columns]
     rows: list[Row] = pa.Table.from_arrays(columns, found.column_names).to_pylist()
     return rows
@@ -101,6 +101,8 @@ class LakeMaker:
         for path in segments:
             self._add_segment(path, batch, tables)
         tables["rollup_10s"] = _rollup(tables["events"])
+        for row in tables["segments"]:
+            row["rollup_rows"] = len(tables["rollup_10s"])
         for table in COLUMNS:
             if table not in until or table == "deleted_lines":
                 continue
