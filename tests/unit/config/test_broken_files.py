@@ -176,3 +176,4 @@ def test_each_mistake_says_where_it_is_what_is_wrong_and_what_to_write(name: str
         _ = load(file, environment={})
     for mistake, start in zip(caught.value.mistakes, wanted, strict=True):
         assert str(mistake).startswith(start)
+        assert "Did you mean" not in str(mistake) or "Did you mean" in start, "it guesses wrong"
