@@ -56,7 +56,7 @@ LIVES: Final = (
     "ACK\nid:T_1@@S@@2\n\n\0<w129><m0><w0>NACK\nid:T_1@@S@@3\n\n\0",
     # A selector, which some messages do not fulfil.
     _CONNECT + "SUBSCRIBE\nid:1\ndestination:/topic/a.b\nack:client\nselector:priority IS NULL\n\n\0"
-    "<m2><m14><m8><m14><w129><m2><w0>ACK\nid:T_1@@S@@1\n\n\0<m14><l0><b1>UNSUBSCRIBE\nid:1\n\n\0",
+    "<m8><m10><m8><m10><w129><m8><w0>ACK\nid:T_1@@S@@1\n\n\0<m10><l0><b1><m10>UNSUBSCRIBE\nid:1\n\n\0",
     # Transactions.
     _CONNECT + "BEGIN\ntransaction:t\n\n\0BEGIN\ntransaction:u\n\n\0BEGIN\ntransaction:v\n\n\0"
     "SEND\ndestination:/topic/a.b\ntransaction:t\n\nhello\0COMMIT\ntransaction:t\nreceipt:r\n\n\0<t200>",
