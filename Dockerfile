@@ -59,10 +59,10 @@ ENV STATE_DIRECTORY=/var/lib/stomp-gateway PATH=/opt/stomp-gateway/bin:$PATH \
 VOLUME ["/var/lib/stomp-gateway"]
 USER 10001:10001
 # STOMP, STOMP over WebSocket, and the admin listener: metrics, health, status page.
-EXPOSE 61613 15674 15692
+EXPOSE 61613 15674 15693
 # Asks the admin listener at its default address. If the configuration changes the address, switches the listener off or
 # adds TLS, override this check or run with --no-healthcheck.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s --retries=3 \
-    CMD ["python", "-c", "import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', 15692, timeout=2); c.request('GET', '/healthz'); sys.exit(c.getresponse().status != 200)"]
+    CMD ["python", "-c", "import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', 15693, timeout=2); c.request('GET', '/healthz'); sys.exit(c.getresponse().status != 200)"]
 ENTRYPOINT ["stomp-gateway"]
 CMD ["serve", "--config", "/etc/stomp-gateway/gateway.yaml"]

@@ -17,7 +17,7 @@ from gateway.config.base_models import CertificateFile, ConfigModel, KeyFile, Me
 from gateway.config.broker_user import User
 from gateway.config.scalars import Count, Duration, Size, SocketAddress, Switch, mistake
 
-DEFAULT_ADMIN_ADDRESS: Final = SocketAddress("127.0.0.1", 15692)
+DEFAULT_ADMIN_ADDRESS: Final = SocketAddress("127.0.0.1", 15693)
 
 WEBSOCKET_KEYS: Final = frozenset((
     "path", "frame", "allowed_origins", "use_http_auth", "compression", "ping_interval", "idle_timeout",

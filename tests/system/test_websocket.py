@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
@@ -414,10 +415,12 @@ async def test_pings_of_a_client_that_reads_nothing_use_bounded_memory(gateway: 
     ping = Piece(Opcode.PING, b"x" * 125).serialize(mask=True)
     async with WebSocketClient.logged_in(gateway.address["plain"], receive_buffer=4096) as client:
         before = gateway.process.memory
-        for _ in range(100):
-            client.writer.write(ping * 2000)
-            async with within(20):
-                await client.writer.drain()
+        # On a slow machine the gateway gives such a client up before it has sent all.
+        with suppress(ConnectionError):
+            for _ in range(100):
+                client.writer.write(ping * 2000)
+                async with within(20):
+                    await client.writer.drain()
         grown = gateway.process.memory - before
         assert grown < 10 << 20, grown
 

@@ -248,8 +248,8 @@ def test_a_login_is_asked_for_and_sent(
     [
         (("--passcode", SECRET), "can be seen by others"),
         (("--url", f"http://ops:{SECRET}@127.0.0.1"), "no passcode in the URL"),
-        (("--url", f"ftp://{SECRET}"), "must be like http://127.0.0.1:15692"),
-        (("--url", "http://127.0.0.1:99999"), "must be like http://127.0.0.1:15692"),
+        (("--url", f"ftp://{SECRET}"), "must be like http://127.0.0.1:15693"),
+        (("--url", "http://127.0.0.1:99999"), "must be like http://127.0.0.1:15693"),
         (("--passcode-file", "/none"), "--passcode-file needs --user"),
         (("--user", "ops", "--passcode-file", "/none"), "No such file"),
         (("--url", "https://127.0.0.1", "--ca-file", "/none"), "--ca-file /none: No such file"),

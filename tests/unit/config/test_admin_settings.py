@@ -20,11 +20,11 @@ def test_an_address_alone_will_do() -> None:
 @pytest.mark.parametrize(
     ("text", "address", "is_given"),
     [
-        ("", "127.0.0.1:15692", False),
-        ("admin:", "127.0.0.1:15692", False),
-        ("admin: {}", "127.0.0.1:15692", False),
-        ("admin: {users: []}", "127.0.0.1:15692", True),
-        ("admin: {address: '127.0.0.1:15692'}", "127.0.0.1:15692", True),
+        ("", "127.0.0.1:15693", False),
+        ("admin:", "127.0.0.1:15693", False),
+        ("admin: {}", "127.0.0.1:15693", False),
+        ("admin: {users: []}", "127.0.0.1:15693", True),
+        ("admin: {address: '127.0.0.1:15693'}", "127.0.0.1:15693", True),
         ("admin: {address: null}", "None", True),
     ],
 )
@@ -38,7 +38,7 @@ def test_it_is_on_unless_the_address_is_null(text: str, address: str, is_given: 
 @pytest.mark.parametrize(
     ("text", "mistake"),
     [
-        ("admin: 15692", "admin"),
+        ("admin: 15693", "admin"),
         ("admin: {adress: 1}", "admin.adress"),
         ("admin: {users: [{login: a}]}", "admin.users[0]"),
         ("admin: 127.0.0.1:61613\nlisteners: [{tcp: '127.0.0.1:61613'}]", "admin: This address is already taken"),

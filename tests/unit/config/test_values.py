@@ -206,4 +206,4 @@ def test_the_admin_listener_can_be_switched_off(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "admin:", "admin: {users: []}"])
 def test_the_admin_listener_is_on_unless_somebody_says_otherwise(text: str) -> None:
-    assert str(parse(text).admin.address) == "127.0.0.1:15692"
+    assert str(parse(text).admin.address) == "127.0.0.1:15693"
