@@ -80,19 +80,20 @@ class Dialer:
         wanted = {(broker, upstream.tls) for upstream in upstreams for broker in upstream.urls}
         self._circuits = {key: circuit for key, circuit in self._circuits.items() if key in wanted}
 
-    async def greeted(self, broker: BrokerUrl, upstream: Upstream) -> None:
-        """Try a broker that is to be dialled first from now on.
+    async def greeted(self, broker: BrokerUrl, upstream: Upstream) -> str:
+        """Try a broker without a login, and note in its circuit whether it answers; what it calls itself.
 
         Raises:
             LinkDownError: it does not answer.
         """
         circuit = next(circuit for circuit in self.circuits(upstream) if circuit.broker == broker)
         is_trial = circuit.begin(self._clock())
-        reason = await greets(broker, upstream.tls, upstream.connect_timeout, self.resolver)
+        product, reason = await greets(broker, upstream.tls, upstream.connect_timeout, self.resolver)
         if reason:
             circuit.failed(reason, self._clock(), is_trial=is_trial)
             raise LinkDownError(CONNECTION_FORCED, "the broker does not answer", f"{broker}: {reason}")
         circuit.answered(self._clock())
+        return product
 
     async def open_link(
         self,

@@ -12,7 +12,7 @@ import contextlib
 import ssl
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from pamqp import base, commands, common, exceptions, frame, header, heartbeat
 
@@ -27,6 +27,8 @@ from gateway.server.broker.host_resolver import HostResolver
 
 _MAX_HANDSHAKE_FRAME: Final = 1 << 20
 _ABORT_TIMEOUT: Final = 1.0
+# Characters of what a broker calls itself.
+_LONGEST_NAME: Final = 100
 _CLIENT_PROPERTIES: Final[common.FieldTable] = {
     "product": "stomp-gateway",
     "information": "stomp-gateway check",
@@ -77,11 +79,20 @@ async def probe(virtual_hosts: Iterable[VirtualHost]) -> list[ProbeReport]:
     return list(reports.values())
 
 
-async def greets(url: BrokerUrl, tls: UpstreamTls, seconds: float, resolver: HostResolver) -> str:
-    """Whether a broker greets whoever connects; why not, or an empty text."""
+class Greeting(NamedTuple):
+    """What a broker calls itself, or the reason why it does not greet."""
+
+    product: str = ""
+    reason: str = ""
+
+
+async def greets(url: BrokerUrl, tls: UpstreamTls, seconds: float, resolver: HostResolver) -> Greeting:
+    """Whether a broker greets whoever connects."""
     report = ProbeReport(ProbeTarget(url, tls, seconds, None, None))
     await _Attempt(report, resolver).run()
-    return "" if report.usable else report.steps[-1][1].removeprefix("no: ")
+    if report.usable:
+        return Greeting(product=dict(report.steps)["broker"][:_LONGEST_NAME])
+    return Greeting(reason=report.steps[-1][1].removeprefix("no: "))
 
 
 def report_lines(reports: Sequence[ProbeReport]) -> Iterator[str]:

@@ -134,7 +134,8 @@ class ReadinessProbe:
         seconds = min(_CONNECT_TIMEOUT, virtual_host.upstream.connect_timeout)
         try:
             if circuit.is_open:
-                reason = await greets(circuit.broker, virtual_host.upstream.tls, seconds, self._pool.dialer.resolver)
+                resolver = self._pool.dialer.resolver
+                reason = (await greets(circuit.broker, virtual_host.upstream.tls, seconds, resolver)).reason
             else:
                 reason = await self._connect(circuit.broker, seconds)
             if reason:

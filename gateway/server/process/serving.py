@@ -12,6 +12,7 @@ from gateway.config.model import GatewayConfig
 from gateway.errors import GatewayError
 from gateway.server.log_limits import LogLimits
 from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.process.broker_greetings import BrokerGreetings
 from gateway.server.process.garbage_collection import GarbageCollection
 from gateway.server.process.gateway import Gateway
 from gateway.server.process.memory_trim import keep_freed
@@ -72,8 +73,8 @@ class Service(Reloadable, Protocol[_Served_contra]):
 
 
 async def serve(config: GatewayConfig, services: Sequence[Service[Gateway]] = (), file: str | None = None) -> None:
-    """Run a gateway; see `run`."""
-    await run(Gateway(config), services, file)
+    """Run a gateway, which looks at its brokers when it has started; see `run`."""
+    await run(Gateway(config), (BrokerGreetings(), *services), file)
 
 
 async def run(gateway: _Run, services: Sequence[Service[_Run]], file: str | None) -> None:

@@ -14,6 +14,7 @@ import structlog
 from gateway.config.model import GatewayConfig
 from gateway.errors import ExitCode
 from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.process.broker_greetings import BrokerGreetings
 from gateway.server.process.gateway import Gateway
 from gateway.server.process.logs import configure_logs
 from gateway.server.process.memory_trim import keep_freed
@@ -58,11 +59,14 @@ class Worker:
         self._answers = answers
         self._stopping = asyncio.Event()
         self._gateway: Gateway | None = None
+        # Of the first worker: one line for each broker is enough.
+        self._greetings = BrokerGreetings()
         self._own: dict[str, Callable[..., Awaitable[object]]] = {
             "start": self._start,
             "stop": self._stop,
             "apply": self._apply,
             "certificates": self._certificates,
+            "log_level": self._log_level,
         }
 
     async def run(self, channel: socket.socket) -> None:
@@ -83,6 +87,7 @@ class Worker:
         _ = await gateway.begin_stop()
         await gateway.announce_stop()
         await gateway.stop()
+        await self._greetings.stop()
         supervised.remove_done_callback(_end_at_once)
 
     async def _answer(self, name: str, arguments: tuple[Any, ...]) -> object:
@@ -99,6 +104,8 @@ class Worker:
         await gateway.start()
         await self._answers.start(gateway)
         self._gateway = gateway
+        if self._number == 0:
+            await self._greetings.start(gateway)
         # Kept by the event loop until the process ends.
         _ = collect_garbage(gateway.clients)
         _ = PeriodicTimer(_SIGN_INTERVAL, lambda: shared.live(self._number, loop.time()))
@@ -117,6 +124,9 @@ class Worker:
 
     async def _certificates(self) -> list[Path]:
         return await self._running.look_at_certificates()
+
+    async def _log_level(self, level: str | None) -> None:
+        self._running.log_level.use(level)
 
     @property
     def _running(self) -> Gateway:
