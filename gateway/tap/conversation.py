@@ -27,9 +27,9 @@ from gateway.session.delivery_ledger import AckMode
 from gateway.session.destinations import TEMP_QUEUE, DestinationKind, durable_queue_name, parse
 from gateway.session.queues import QUEUE_ARGUMENTS
 from gateway.session.traffic import SendCounter
+from gateway.stomp.frame_scanner import FrameScanner, ScannedFrame, UnreadableStreamError
 from gateway.stomp.headers import read_boolean, read_integer, trim_values
 from gateway.tap import departures
-from gateway.tap.frame_scanner import FrameScanner, ScannedFrame, UnreadableStreamError
 from gateway.tap.tapped_subscription import TappedSubscription
 
 _MODES: Final = {mode.value: mode for mode in AckMode}
