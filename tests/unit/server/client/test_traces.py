@@ -275,6 +275,22 @@ def test_frames_that_wait_in_the_decoder_are_not_shown_again(traces: Traces) -> 
     assert (said(part), part.left_out) == (["ACK", "closed"], 0)
 
 
+def test_frames_that_wait_in_the_decoder_are_not_taken_for_ones_that_were_left_out(
+    traces: Traces, clock: Clock
+) -> None:
+    client = TracedClient()
+    with client.held():
+        client.receive(SEND * 3)
+        traces.begin("a", EVERYBODY, 60, [client])
+        client.receive(SEND * 300)
+        clock.now += 1
+        client.receive(SEND)
+    client.receive(SEND)
+    traces.left(client, CloseReason.CLIENT_GONE)
+    part = traces.take("a")
+    assert (part.frames, part.left_out) == (202, 100)
+
+
 def test_what_a_client_has_begun_to_say_is_shown_at_its_end(traces: Traces) -> None:
     client = TracedClient()
     traces.begin("a", EVERYBODY, 60, [client])
