@@ -262,7 +262,7 @@ class SocketAddress(_Address):
             return value
         match = _HOST_AND_PORT.fullmatch(value) if isinstance(value, str) else None
         if match is None or match[1] == "*":
-            raise mistake("An address to listen on is written host:port.", _address_advice(value))
+            raise mistake("An address is written host:port.", _address_advice(value))
         if len(match[2]) > _DIGITS_OF_PORT or int(match[2]) > MAX_PORT:
             raise mistake("The number behind the colon is no port: a port is a number from 0 to 65535.")
         return cls(_checked_host(match[1].strip("[]")), int(match[2]))

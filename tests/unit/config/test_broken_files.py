@@ -17,7 +17,7 @@ BROKEN = {
     ),
     "a star for every address": (
         'listeners:\n  - tcp: "*:61614"',
-        "line 2, listeners[0].tcp: An address to listen on is written host:port. Write 0.0.0.0 as the host for every",
+        "line 2, listeners[0].tcp: An address is written host:port. Write 0.0.0.0 as the host for every",
     ),
     "a star in a broker's URL": ("upstream: {urls: ['amqp://*.a']}", "line 1, upstream.urls[0]: This is not the name"),
     "a list at the top": (
