@@ -6,11 +6,13 @@ and a condition compares what is alike.
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.errors import SelectorError
 from gateway.selectors.selector import read_selector
 
 NUMBERS = ("n1", "n2", "n3")
@@ -74,6 +76,24 @@ CONDITIONS = st.recursive(
     ),
     max_leaves=5,
 )
+
+
+_WORDS = """= <> < <= > >= + - * / % ( ) , AND OR NOT BETWEEN IN LIKE ESCAPE IS NULL TRUE false a b "c-d" 'x' '%' 5
+0x1 017 .5 1e3 5L hyphenated_props:""".split()
+
+
+@given(
+    st.lists(st.sampled_from(_WORDS), max_size=25).map(lambda words: " ".join(words).encode())
+    | CONDITIONS.map(str.encode)
+    | st.text(max_size=40).map(str.encode)
+    | st.binary(max_size=20),
+    st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c-d", b"n1", b"t1"]), st.binary(max_size=30)), max_size=5),
+)
+@settings(max_examples=50)
+def test_no_text_and_no_header_is_more_than_an_error(text: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    with suppress(SelectorError):
+        selector = read_selector(text)
+        assert selector is None or isinstance(selector.matches(headers), bool)
 
 
 def as_header(value: str | float | bool) -> bytes:

@@ -7,6 +7,7 @@ import stat
 import threading
 import time
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -391,11 +392,14 @@ def test_a_day_where_nothing_waits_is_not_listed_again_until_it_changes(
     shipper = Shipper(journal, Place())
     assert shipper._look() == []
 
-    def not_listed(_: Path) -> list[str]:
-        raise AssertionError
+    scandir = os.scandir
+
+    def not_of_the_day(folder: Path) -> Any:  # noqa: ANN401
+        assert str(folder) != str(path.parent)
+        return scandir(folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "listdir", not_listed)
+        patch.setattr(os, "scandir", not_of_the_day)
         assert shipper._look() == []
     finished(journal, 2)
     assert [segment.path.name[-17:-9] for segment in shipper._look()] == ["1-000002"]
