@@ -127,6 +127,10 @@ class TlsHandshakeError(FrameError):
     """A client speaks TLS where STOMP is expected; it could not read an answer in the clear."""
 
 
+class SelectorError(GatewayError):
+    """A text is no selector, or one that is too long or too deep; the words say what is wrong with it."""
+
+
 class CodecError(GatewayError):
     """Bytes break AMQP 0-9-1, or a value does not fit into it."""
 

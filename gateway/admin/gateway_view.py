@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
     from gateway.admin.listing import Query
     from gateway.server.client.connection import ClientConnection
+    from gateway.server.client.trace import TracePart, TraceTarget
     from gateway.server.process.gateway import Gateway
+    from gateway.server.process.log_level import LogLevel
     from gateway.server.process.readiness import Readiness
     from gateway.server.process.reload import Reload
 
@@ -40,6 +42,10 @@ class View(Protocol):
     @property
     def reload(self) -> Callable[[str], Awaitable[Reload]] | None:
         """Reads the configuration again, for whom it names; None if it came from no file."""
+
+    @property
+    def log_level(self) -> LogLevel:
+        """The level of log lines."""
 
     async def readiness(self) -> Readiness:
         """Whether clients can be served, and why not."""
@@ -58,6 +64,15 @@ class View(Protocol):
 
     async def close_session(self, identity: str, reason: str, operator: str, user: str | None) -> bool:
         """Close a session for an operator; whether there was one."""
+
+    async def trace_begin(self, name: str, target: TraceTarget, seconds: float) -> int:
+        """Begin a trace; how many clients it looks at by now."""
+
+    async def trace_take(self, name: str) -> TracePart:
+        """What a trace has seen since it was asked last."""
+
+    async def trace_end(self, name: str) -> None:
+        """End a trace that was begun."""
 
     async def destinations(self, query: Query) -> dict[str, Any]:
         """A page of destinations."""
@@ -96,6 +111,11 @@ class GatewayView:
         """See `View`."""
         return self._gateway.reload
 
+    @property
+    def log_level(self) -> LogLevel:
+        """See `View`."""
+        return self._gateway.log_level
+
     async def readiness(self) -> Readiness:
         """See `View`."""
         return await self._gateway.readiness()
@@ -132,6 +152,18 @@ class GatewayView:
     def _client(self, identity: str) -> ClientConnection | None:
         wanted = identity.encode(errors="replace")
         return next((client for client in self._gateway.clients if client.session.identity == wanted), None)
+
+    async def trace_begin(self, name: str, target: TraceTarget, seconds: float) -> int:
+        """See `View`."""
+        return self._gateway.traces.begin(name, target, seconds, tuple(self._gateway.clients))
+
+    async def trace_take(self, name: str) -> TracePart:
+        """See `View`."""
+        return self._gateway.traces.take(name)
+
+    async def trace_end(self, name: str) -> None:
+        """See `View`."""
+        self._gateway.traces.end(name)
 
     async def destinations(self, query: Query) -> dict[str, Any]:
         """See `View`."""

@@ -5,25 +5,37 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from aiohttp import web
 
 from gateway.admin.access import Access
+from gateway.admin.http_answers import (
+    HEADERS,
+    OTHER_PAGE,
+    TimeLimit,
+    error_answer,
+    is_own_page,
+    json_answer,
+    no_query,
+    peer_of,
+    seconds_of,
+)
 from gateway.admin.http_timeouts import HttpTimeouts
 from gateway.admin.listing import QueryError
 from gateway.admin.overview import DESTINATIONS, LINKS, VIRTUAL_HOSTS
 from gateway.admin.sessions import SESSIONS
+from gateway.admin.trace_stream import TraceStreams
 from gateway.errors import ConfigError
-from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
+from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.log_limits import LogRateLimiter
+from gateway.server.process.log_level import CONFIGURED, LEVELS
 from gateway.server.process.reload import StoppingError
 from gateway.server.process.worker_channel import WorkerGoneError
 
@@ -40,20 +52,14 @@ _MAX_LINE: Final = 4096
 _KEEP_ALIVE: Final = 15.0
 _SHUTDOWN: Final = 2.0
 
+# Seconds that another log level holds if the request does not say, and at most.
+_LOG_LEVEL_FOR: Final = TimeLimit(600, 86_400)
+
 # Characters of an operator's reason for closing a session.
 _MAX_REASON: Final = 200
 
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 _SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.DOTALL)
-
-_HEADERS: Final = {
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Server": "stomp-gateway",
-}
 _API_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
 _PAGE_POLICY: Final = (
     "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
@@ -96,6 +102,9 @@ class AdminHttpServer:
                 web.get("/api/sessions/{id}", self._get_session),
                 web.delete("/api/sessions/{id}", self._delete_session),
                 web.post("/api/reload", self._post_reload),
+                web.post("/api/trace", self._post_trace),
+                web.get("/api/log-level", self._get_log_level),
+                web.post("/api/log-level", self._post_log_level),
                 web.get("/api/destinations", self._get_destinations),
                 web.get("/api/links", self._get_links),
                 web.post("/api/links/fail-back", self._post_fail_back),
@@ -113,6 +122,7 @@ class AdminHttpServer:
             max_field_size=_MAX_LINE,
         )
         self._timeouts = HttpTimeouts(self._protocol)
+        self._traces = TraceStreams(view, self._timeouts)
 
     def use(self, settings: AdminSettings) -> None:
         """Let other users and host names in from now on."""
@@ -124,6 +134,7 @@ class AdminHttpServer:
 
     async def stop(self) -> None:
         """Answer the requests that have come, and close every connection."""
+        self._traces.is_stopping = True
         await self._runner.cleanup()
 
     def connection(self, accepted: AcceptedConnection) -> asyncio.Protocol:
@@ -142,17 +153,17 @@ class AdminHttpServer:
         try:
             response = self._refusal(request) or await handler(request)
         except QueryError as error:
-            response = _error(400, str(error))
+            response = error_answer(400, str(error))
         except WorkerGoneError as error:
-            response = _error(503, str(error))
+            response = error_answer(503, str(error))
         except web.HTTPException as error:
-            response = _error(error.status, _ERROR_TEXTS.get(error.status, error.reason))
+            response = error_answer(error.status, _ERROR_TEXTS.get(error.status, error.reason))
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
         except Exception as error:
             log.error("admin request failed", path=request.path[:100], exc_info=error)
-            response = _error(500, "A fault of the gateway; its log has it whole.")
-        response.headers.update(_HEADERS)
+            response = error_answer(500, "A fault of the gateway; its log has it whole.")
+        response.headers.update(HEADERS)
         response.headers.setdefault("Content-Security-Policy", _API_POLICY)
         self._timeouts.response_made(request.transport)
         return response
@@ -161,26 +172,36 @@ class AdminHttpServer:
         path, host = request.path, request.headers.get("Host")
         # Every browser sends a Host header; a load balancer's health check may not.
         if path not in _WITHOUT_HOST and host is not None and not self._access.is_host_known(host):
-            return _error(
+            return error_answer(
                 403, "This name is not known here: ask by an IP address, or list the name under admin.allowed_hosts."
             )
         if path in _WITHOUT_USER or self._access.is_open or self._user(request) is not None:
             return None
         # A request without credentials is only asked for them; wrong ones are worth a line in the log.
         if "Authorization" in request.headers and (left_out := self._log_rate_limiter.left_out()) is not None:
-            log.info("admin login refused", peer=str(_peer(request)), left_out=left_out)
-        refusal = _error(401, "This needs a user and a passcode.")
+            log.info("admin login refused", peer=str(peer_of(request)), left_out=left_out)
+        refusal = error_answer(401, "This needs a user and a passcode.")
         refusal.headers["WWW-Authenticate"] = 'Basic realm="stomp-gateway", charset="UTF-8"'
         return refusal
 
     def _user(self, request: web.Request) -> str | None:
         return self._access.user(request.headers.get("Authorization"))
 
+    def _change_refused(self, request: web.Request) -> web.Response | None:
+        """Why a request that changes something, or shows what clients say, gets another answer."""
+        if self._user(request) is None and not peer_of(request).is_local:
+            return error_answer(403, "Only this machine may do this, unless users are configured for admin.")
+        return None if is_own_page(request) else error_answer(403, OTHER_PAGE)
+
+    def _operator(self, request: web.Request) -> str:
+        peer, user = peer_of(request), self._user(request)
+        return f"{peer} as {user}" if user else str(peer)
+
     async def _get_health(self, request: web.Request) -> web.Response:
         return web.Response(text="ok")
 
     async def _get_readiness(self, request: web.Request) -> web.Response:
-        _no_query(request.query, "virtual_host")
+        no_query(request.query, "virtual_host")
         readiness = await self._view.readiness()
         if (name := request.query.get("virtual_host")) is not None:
             if name not in readiness.virtual_hosts:
@@ -191,7 +212,7 @@ class AdminHttpServer:
             # The reasons may hold addresses of brokers, which are not for everybody.
             reasons = [reason if reason in _PUBLIC_REASONS else "no broker can be reached" for reason in reasons[:1]]
         status = 200 if readiness.is_ready else 503
-        return _json({"ready": readiness.is_ready, "reasons": reasons}, status)
+        return json_answer({"ready": readiness.is_ready, "reasons": reasons}, status)
 
     async def _get_metrics(self, request: web.Request) -> web.Response:
         text, content_type = await self._view.metrics(request.headers.get("Accept", ""))
@@ -202,70 +223,81 @@ class AdminHttpServer:
         return web.Response(body=self._page, headers=headers)
 
     async def _get_overview(self, request: web.Request) -> web.Response:
-        _no_query(request.query)
-        return _json(await self._view.overview())
+        no_query(request.query)
+        return json_answer(await self._view.overview())
 
     async def _get_sessions(self, request: web.Request) -> web.Response:
-        return _json(await self._view.sessions(SESSIONS.read(request.query)))
+        return json_answer(await self._view.sessions(SESSIONS.read(request.query)))
 
     async def _get_session(self, request: web.Request) -> web.Response:
-        _no_query(request.query)
+        no_query(request.query)
         found = await self._view.session(request.match_info["id"])
         if found is None:
             raise web.HTTPNotFound
-        return _json(found)
+        return json_answer(found)
 
     async def _delete_session(self, request: web.Request) -> web.Response:
-        _no_query(request.query, "reason")
-        peer, user = _peer(request), self._user(request)
-        if user is None and not peer.is_local:
-            return _error(403, "Sessions can be closed from this machine only, unless users are configured for admin.")
+        no_query(request.query, "reason")
+        if (refusal := self._change_refused(request)) is not None:
+            return refusal
+        peer, user = peer_of(request), self._user(request)
         reason = _UNPRINTABLE.sub(" ", request.query.get("reason", "")).strip()[:_MAX_REASON]
         if not await self._view.close_session(request.match_info["id"], reason, str(peer), user):
             raise web.HTTPNotFound
         return web.Response(status=204)
 
     async def _post_reload(self, request: web.Request) -> web.Response:
-        _no_query(request.query)
-        peer, user = _peer(request), self._user(request)
-        if user is None and not peer.is_local:
-            return _error(403, "Only this machine can reload, unless users are configured for admin.")
-        if not _is_own_page(request):
-            return _error(403, "Another web page cannot ask for this.")
+        no_query(request.query)
+        if (refusal := self._change_refused(request)) is not None:
+            return refusal
         if self._view.reload is None:
-            return _error(409, "This gateway has no configuration file.")
+            return error_answer(409, "This gateway has no configuration file.")
         try:
-            done = await self._view.reload(f"{peer} as {user}" if user else str(peer))
+            done = await self._view.reload(self._operator(request))
         except StoppingError:
-            return _error(409, "The gateway is stopping and does not read its configuration any more.")
+            return error_answer(409, "The gateway is stopping and does not read its configuration any more.")
         except ConfigError as refused:
             mistakes = [asdict(mistake) for mistake in refused.mistakes]
-            return _json({"error": str(refused), "file": refused.file, "mistakes": mistakes}, 422)
+            return json_answer({"error": str(refused), "file": refused.file, "mistakes": mistakes}, 422)
         restart = [{"key": key, "in_use": value} for key, value in done.restart.items()]
-        return _json({"changes": done.changes, "restart": restart})
+        return json_answer({"changes": done.changes, "restart": restart})
+
+    async def _post_trace(self, request: web.Request) -> web.StreamResponse:
+        return self._change_refused(request) or await self._traces.answer(request, self._operator(request))
+
+    async def _get_log_level(self, request: web.Request) -> web.Response:
+        no_query(request.query)
+        return json_answer(self._view.log_level.shown())
+
+    async def _post_log_level(self, request: web.Request) -> web.Response:
+        no_query(request.query, "level", "seconds")
+        if (refusal := self._change_refused(request)) is not None:
+            return refusal
+        level, known = request.query.get("level"), (*LEVELS, CONFIGURED)
+        if level not in known:
+            raise QueryError(f"level is one of {', '.join(known)}.")
+        self._view.log_level.change(level, seconds_of(request.query, _LOG_LEVEL_FOR), self._operator(request))
+        return json_answer(self._view.log_level.shown())
 
     async def _get_destinations(self, request: web.Request) -> web.Response:
-        return _json(await self._view.destinations(DESTINATIONS.read(request.query)))
+        return json_answer(await self._view.destinations(DESTINATIONS.read(request.query)))
 
     async def _get_links(self, request: web.Request) -> web.Response:
-        return _json(await self._view.links(LINKS.read(request.query)))
+        return json_answer(await self._view.links(LINKS.read(request.query)))
 
     async def _post_fail_back(self, request: web.Request) -> web.Response:
-        _no_query(request.query, "virtual_host")
-        peer, user = _peer(request), self._user(request)
-        if user is None and not peer.is_local:
-            return _error(403, "Only this machine can ask for this, unless users are configured for admin.")
-        if not _is_own_page(request):
-            return _error(403, "Another web page cannot ask for this.")
+        no_query(request.query, "virtual_host")
+        if (refusal := self._change_refused(request)) is not None:
+            return refusal
         items = await self._view.fail_back(request.query.get("virtual_host"))
         if not items:
-            return _error(404, "The configuration has no such virtual host.")
+            return error_answer(404, "The configuration has no such virtual host.")
         for item in items:
-            log.info("links fail back", operator=str(peer), user=user, **item)
-        return _json({"items": items})
+            log.info("links fail back", operator=str(peer_of(request)), user=self._user(request), **item)
+        return json_answer({"items": items})
 
     async def _get_virtual_hosts(self, request: web.Request) -> web.Response:
-        return _json(await self._view.virtual_hosts(VIRTUAL_HOSTS.read(request.query)))
+        return json_answer(await self._view.virtual_hosts(VIRTUAL_HOSTS.read(request.query)))
 
 
 def _silent_logger() -> logging.Logger:
@@ -273,31 +305,6 @@ def _silent_logger() -> logging.Logger:
     logger = logging.getLogger("gateway.admin.http")
     logger.setLevel(logging.CRITICAL + 1)
     return logger
-
-
-def _peer(request: web.Request) -> Peer:
-    return Peer("", 0) if request.transport is None else Peer.of(request.transport)
-
-
-def _is_own_page(request: web.Request) -> bool:
-    """Whether no foreign web page asks: browsers send a POST at once, with the page's origin."""
-    origin = request.headers.get("Origin")
-    return origin is None or origin.partition("://")[2] == request.headers.get("Host")
-
-
-def _no_query(query: Mapping[str, str], *known: str) -> None:
-    for name in query:
-        if name not in known:
-            raise QueryError(f"There is no parameter {name[:50]!r} here.")
-
-
-def _json(value: Any, status: int = 200) -> web.Response:  # noqa: ANN401 - JSON has every type
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return web.Response(text=text, status=status, content_type="application/json")
-
-
-def _error(status: int, text: str) -> web.Response:
-    return _json({"error": text}, status)
 
 
 def _page_policy(page: str) -> str:

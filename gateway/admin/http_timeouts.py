@@ -28,6 +28,10 @@ class HttpTimeouts:
         """Start the time limit of the response."""
         self._limit(transport, _RESPONSE)
 
+    def response_takes(self, transport: asyncio.BaseTransport | None, seconds: float) -> None:
+        """Allow a response more time than others have."""
+        self._limit(transport, seconds)
+
     def response_made(self, transport: asyncio.BaseTransport | None) -> None:
         """Start the time limit of the next request."""
         self._limit(transport, _NEXT_REQUEST)

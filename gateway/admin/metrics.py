@@ -73,6 +73,7 @@ _PLAIN: Final[tuple[tuple[str, str, Callable[[Stats], int]], ...]] = (
      lambda stats: stats.traffic.requeued),
     ("messages_discarded", "Messages that clients refused by NACK, without requeue.",
      lambda stats: stats.traffic.discarded),
+    ("messages_filtered", "Messages that a selector kept from a client.", lambda stats: stats.traffic.filtered),
 )  # fmt: skip
 
 # Rare events, by virtual host and more labels: name, help, labels, values.

@@ -27,6 +27,7 @@ PASSCODE_VARIABLE: Final = "STOMP_GATEWAY_ADMIN_PASSCODE"
 
 _TIMEOUT: Final = 10.0
 _MAX_ANSWER: Final = 64 * 1024 * 1024
+_MAX_LINE: Final = 1024 * 1024
 _MAX_ERROR_TEXT: Final = 500
 
 
@@ -80,6 +81,28 @@ class AdminApi:
         if status == HTTPStatus.UNPROCESSABLE_ENTITY and isinstance(answer, dict):
             raise _config_error(answer)
         raise AdminError(self._refusal(status, answer))
+
+    def stream(self, path: str, query: Mapping[str, object]) -> Iterator[Item]:
+        """Send a POST, and return the JSON objects of the answer, each as soon as its line has come.
+
+        Raises:
+            AdminError: the gateway does not answer, refuses, or is silent for too long.
+        """
+        parameters = {name: value for name, value in query.items() if value is not None}
+        connection = self._connect()
+        try:
+            connection.request("POST", f"{self._path}/api/{path}?{urlencode(parameters)}", headers=self._headers)
+            answer = connection.getresponse()
+            if answer.status != HTTPStatus.OK:
+                raise AdminError(self._refusal(answer.status, _decoded(answer.read(_MAX_ANSWER))))
+            while line := answer.readline(_MAX_LINE):
+                # An empty one only shows that the gateway is there.
+                if (item := _decoded(line)) is not None:
+                    yield item
+        except (OSError, http.client.HTTPException) as error:
+            raise AdminError(f"{self.url}: {self._failure(error)}") from None
+        finally:
+            connection.close()
 
     def each(
         self, path: str, query: Mapping[str, object], limit: int, missing: Callable[[Sequence[int]], None]
@@ -180,7 +203,7 @@ def quoted(part: str) -> str:
     return quote(part, safe="")
 
 
-def _decoded(body: bytes) -> object:
+def _decoded(body: bytes) -> dict[str, Any] | None:
     try:
         answer: object = json.loads(body)
     except ValueError:

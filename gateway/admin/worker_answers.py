@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _CALLS: Final = frozenset((
     "readiness", "report", "sessions", "session", "close_session", "destination_rows", "links", "fail_back",
+    "trace_begin", "trace_take", "trace_end",
 ))  # fmt: skip
 
 

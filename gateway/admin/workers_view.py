@@ -25,6 +25,7 @@ from gateway.admin.overview import (
     totals_of,
 )
 from gateway.admin.sessions import SESSIONS
+from gateway.admin.workers_traces import WorkersTraces
 from gateway.journal.histogram import percentile
 from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.asking import Asked, ask
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from gateway.admin.listing import Listing, Query
+    from gateway.server.client.trace import TracePart, TraceTarget
+    from gateway.server.process.log_level import LogLevel
     from gateway.server.process.reload import Reload
     from gateway.server.process.supervisor import Supervisor
 
@@ -66,6 +69,7 @@ class WorkersView:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
+        self._traces = WorkersTraces(supervisor)
         # The last report of each process that ever served, by its id, as long as it lives.
         self._reports: dict[int, WorkerReport] = {}
         self._past = _Past()
@@ -144,6 +148,11 @@ class WorkersView:
         """See `View`."""
         return self._supervisor.reload
 
+    @property
+    def log_level(self) -> LogLevel:
+        """See `View`."""
+        return self._supervisor.log_level
+
     async def readiness(self) -> Readiness:
         """See `View`. The first workers that reach everything are enough."""
 
@@ -214,6 +223,7 @@ class WorkersView:
             **{key: sum(view[key] for view in views) for key in _PRESENT},
             "holds": dict(holds),
             "confirm_latency_seconds": None if p50 is None or p99 is None else {"p50": p50 / 1e6, "p99": p99 / 1e6},
+            "log_level": supervisor.log_level.shown(),
             "workers": len(supervisor.running),
         }
 
@@ -247,6 +257,18 @@ class WorkersView:
             self._not_found(answers)
             return False
         return True
+
+    async def trace_begin(self, name: str, target: TraceTarget, seconds: float) -> int:
+        """See `View`."""
+        return await self._traces.begin(name, target, seconds)
+
+    async def trace_take(self, name: str) -> TracePart:
+        """See `View`."""
+        return await self._traces.take(name)
+
+    async def trace_end(self, name: str) -> None:
+        """See `View`."""
+        await self._traces.end(name)
 
     async def destinations(self, query: Query) -> dict[str, Any]:
         """See `View`."""

@@ -7,7 +7,7 @@ import io
 import sys
 import textwrap
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.admin.terminal_columns import LINKS, PLUGIN_COLUMNS, SESSIONS, meanings
 from gateway.cli.commands import add_command
@@ -17,7 +17,7 @@ from gateway.errors import ExitCode
 if TYPE_CHECKING:
     from gateway.cli.commands import Commands
 
-_ENVIRONMENT = """\
+ENVIRONMENT: Final = """\
 
 environment:
   STOMP_GATEWAY_ADMIN_URL       the URL of the admin listener, without --url
@@ -113,7 +113,7 @@ exit codes:
   2    the command line is wrong
   130  interrupted (Ctrl-C)
 """
-    + _ENVIRONMENT
+    + ENVIRONMENT
 )
 
 
@@ -124,7 +124,7 @@ def add_admin(commands: Commands) -> None:
         commands, "links", _run_links, help="list a running gateway's AMQP connections",
         description=_LINKS_DESCRIPTION, epilog=_LINKS_EPILOG.format(columns=meanings(LINKS)) + _EPILOG,
     )  # fmt: skip
-    _add_server_options(links)
+    add_server_options(links)
     _add_list_options(links)
     actions = links.add_subparsers(title="commands", metavar="COMMAND", dest="action")
     back = add_command(
@@ -134,18 +134,18 @@ def add_admin(commands: Commands) -> None:
     back.add_argument(
         "--virtual-host", default=argparse.SUPPRESS, metavar="NAME", help="only links of this virtual host"
     )
-    _add_server_options(back, default=argparse.SUPPRESS)
+    add_server_options(back, default=argparse.SUPPRESS)
     reload = add_command(
         commands, "reload", _run_reload, help="make a running gateway read its configuration again",
-        description=_RELOAD_DESCRIPTION, epilog=_RELOAD_EPILOG + _ENVIRONMENT,
+        description=_RELOAD_DESCRIPTION, epilog=_RELOAD_EPILOG + ENVIRONMENT,
     )  # fmt: skip
-    _add_server_options(reload)
+    add_server_options(reload)
     reload.add_argument("--json", action="store_true", help="print a JSON object")
     top = add_command(
         commands, "top", _run_top, help="watch a running gateway's totals and busiest sessions",
         description=_TOP_DESCRIPTION, epilog=_TOP_EPILOG + _EPILOG,
     )  # fmt: skip
-    _add_server_options(top)
+    add_server_options(top)
     top.add_argument("--virtual-host", metavar="NAME", help="only sessions of this virtual host")
     top.add_argument("--login", metavar="NAME", help="only sessions of this login")
     top.add_argument(
@@ -162,7 +162,7 @@ def _add_sessions(commands: Commands) -> None:
         commands, "sessions", _run_sessions, help="list, show and close a running gateway's sessions",
         description=_SESSIONS_DESCRIPTION, epilog=epilog,
     )  # fmt: skip
-    _add_server_options(sessions)
+    add_server_options(sessions)
     _add_list_options(sessions)
     sessions.add_argument("--hold", metavar="REASON", help="only those with this hold, like client-write")
     actions = sessions.add_subparsers(title="commands", metavar="COMMAND", dest="action")
@@ -178,10 +178,11 @@ def _add_sessions(commands: Commands) -> None:
     for action in (show, close):
         action.add_argument("id", metavar="ID", help="id of the session, for example session-...")
         # Options may also stand before the action. A default here would overwrite them.
-        _add_server_options(action, default=argparse.SUPPRESS)
+        add_server_options(action, default=argparse.SUPPRESS)
 
 
-def _add_server_options(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+def add_server_options(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """Add the options that choose the gateway."""
     server = parser.add_argument_group("gateway")
     server.add_argument(
         "--url", default=default, metavar="URL", help="URL of the admin listener (default: http://127.0.0.1:15693)"
@@ -216,28 +217,29 @@ def _run_sessions(options: argparse.Namespace) -> ExitCode:
     # Imported here and below, so that other commands do not load these modules.
     from gateway.admin.terminal_list import close_session, list_sessions, show_session  # noqa: PLC0415
 
-    return _run({None: list_sessions, "show": show_session, "close": close_session}[options.action], options)
+    return run_and_print({None: list_sessions, "show": show_session, "close": close_session}[options.action], options)
 
 
 def _run_links(options: argparse.Namespace) -> ExitCode:
     from gateway.admin.terminal_list import fail_back, list_links  # noqa: PLC0415
 
-    return _run({None: list_links, "fail-back": fail_back}[options.action], options)
+    return run_and_print({None: list_links, "fail-back": fail_back}[options.action], options)
 
 
 def _run_reload(options: argparse.Namespace) -> ExitCode:
     from gateway.admin.terminal_reload import reload  # noqa: PLC0415
 
-    return _run(reload, options)
+    return run_and_print(reload, options)
 
 
 def _run_top(options: argparse.Namespace) -> ExitCode:
     from gateway.admin.terminal_top import top  # noqa: PLC0415
 
-    return _run(top, options)
+    return run_and_print(top, options)
 
 
-def _run(command: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> ExitCode:
+def run_and_print(command: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> ExitCode:
+    """Run a command that prints texts of clients."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A login with characters that the terminal lacks must not end the command.
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -18,6 +18,7 @@ from gateway.cli.migrate_command import add_migrate
 from gateway.cli.parity_command import add_parity
 from gateway.cli.pipeline_commands import add_pipeline
 from gateway.cli.tap_command import add_tap
+from gateway.cli.trace_commands import add_trace
 from gateway.config.loader import load
 from gateway.config.model import GatewayConfig, json_schema
 from gateway.errors import ConfigError, ExitCode, GatewayError, ListenError, UsageError
@@ -131,6 +132,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_parity(commands)
     add_migrate(commands)
     add_admin(commands)
+    add_trace(commands)
     add_journal(commands)
     add_pipeline(commands)
     add_tap(commands)

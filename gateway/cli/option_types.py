@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import math
 from datetime import UTC, datetime
+from typing import Final
 
 from pydantic_core import PydanticCustomError
 
-from gateway.config.scalars import Duration
+from gateway.config.scalars import Duration, Size
+
+NULL: Final = "null"
+"""No limit, as in a configuration file."""
 
 
 def duration(text: str) -> float:
     """The seconds in a duration above 0, in the forms that a configuration file takes."""
     try:
         return Duration(zero=False).read(text)
+    except PydanticCustomError as error:
+        raise argparse.ArgumentTypeError(error.message()) from None
+
+
+def duration_or_null(text: str) -> float:
+    """The same; null is for ever."""
+    return math.inf if text == NULL else duration(text)
+
+
+def size_or_null(text: str) -> int | None:
+    """The bytes in a size, in the forms that a configuration file takes; null is no limit."""
+    try:
+        return None if text == NULL else Size().read(text)
     except PydanticCustomError as error:
         raise argparse.ArgumentTypeError(error.message()) from None
 

@@ -30,8 +30,9 @@ _END_WITHIN: Final = 5.0
 _SHIP_DESCRIPTION = """\
 Put every finished segment of a journal to one place, from where the pipeline reads it: a directory, or an object store.
 A gateway does so itself with journal.ship; this command is for journals of gateways that do not, and for what is left
-of one that is gone. A segment that was shipped is marked, and is not shipped again. Object stores need
-pip install 'stomp-gateway[ship]', and take their credentials from the environment.
+of one that is gone: a segment that a killed gateway left open is first finished at its last whole line. A segment that
+was shipped is marked, and is not shipped again. Object stores need pip install 'stomp-gateway[ship]', and take their
+credentials from the environment.
 """
 
 _SHIP_EPILOG = """\
@@ -66,7 +67,7 @@ environment:
   STOMP_GATEWAY_PASSCODE   the passcode, without --passcode-file (default: guest)
 
 exit codes:
-  0    everything that was in the stream is in the place; with --follow: ended by SIGTERM
+  0    everything that was in the stream is in the place; with --follow: ended by SIGTERM, whatever was refused
   1    broker or place do not answer, or messages were refused; the message says which
   2    the command line is wrong
   130  interrupted (Ctrl-C)
@@ -121,11 +122,16 @@ def _store(place: str) -> Store:
 
 
 def _ship(options: argparse.Namespace) -> ExitCode:
+    from gateway.config.model import Logging  # noqa: PLC0415
+    from gateway.journal.files import recover  # noqa: PLC0415
     from gateway.journal.shipper import Shipper  # noqa: PLC0415
+    from gateway.server.process.logs import configure_logs  # noqa: PLC0415
 
     store = _store(options.to)
     if not options.directory.is_dir():
         raise GatewayError(f"cannot read the journal {options.directory}: there is no such directory.")
+    configure_logs(Logging())
+    _ = recover(options.directory, None)
     shipper = Shipper(options.directory, store)
     if options.follow:
         return _follow(shipper)
@@ -139,10 +145,6 @@ def _ship(options: argparse.Namespace) -> ExitCode:
 
 
 def _follow(shipper: Shipper) -> ExitCode:
-    from gateway.config.model import Logging  # noqa: PLC0415
-    from gateway.server.process.logs import configure_logs  # noqa: PLC0415
-
-    configure_logs(Logging())
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     shipper.start()
@@ -162,10 +164,12 @@ def _collect(options: argparse.Namespace) -> ExitCode:
         is_ended = run_coroutine(_until_sigterm(collector.collect(follow=options.follow)))
     finally:
         done = collector.done
-        print(f"{done.segments} segments collected, {done.bytes} bytes")
+        print(f"{done.segments} segments collected, {done.bytes} bytes; {done.refused} messages refused")
+    if options.follow:
+        return ExitCode.OK
     if done.refused:
         raise GatewayError(f"{done.refused} messages of the stream were refused; the log lines above say why")
-    return ExitCode.TERMINATED if is_ended and not options.follow else ExitCode.OK
+    return ExitCode.TERMINATED if is_ended else ExitCode.OK
 
 
 async def _until_sigterm(work: Coroutine[object, object, None]) -> bool:

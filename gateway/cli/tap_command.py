@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.cli.commands import add_command, run_coroutine
+from gateway.cli.option_types import NULL, duration_or_null, size_or_null
 from gateway.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _EPILOG = """\
 examples:
   stomp-gateway tap --listen 0.0.0.0:61614 --upstream mq.example.org:61613 --journal /var/lib/tap
   stomp-gateway tap ... --level message --users hashed --peers prefix
+  stomp-gateway tap ... --retain null --retain-bytes 20GiB     until your rarest client has connected
   stomp-gateway tap ... --upstream activemq:61613 --impl other
   stomp-gateway tap --listen 0.0.0.0:61615 --cert-file tap.pem --key-file tap.key \\
                     --upstream mq.example.org:61614 --upstream-tls --ca-file ca.pem --journal DIR
@@ -74,6 +76,15 @@ def add_tap(commands: Commands) -> None:
         "--peers", choices=("full", "prefix", "none"), default="full",
         help="clients' addresses as they are, cut to the network, or not at all (default: full)",
     )  # fmt: skip
+    kept = tap.add_argument_group("what is kept")
+    kept.add_argument(
+        "--retain", type=duration_or_null, default="7d", metavar="DURATION",
+        help="how long, such as 12h or 30d; null: for ever (default: %(default)s)",
+    )  # fmt: skip
+    kept.add_argument(
+        "--retain-bytes", type=size_or_null, default=NULL, metavar="SIZE",
+        help="how much, such as 20GiB, beyond which the oldest is deleted; null: no limit (default: %(default)s)",
+    )  # fmt: skip
     tls = tap.add_argument_group("TLS")
     tls.add_argument("--cert-file", metavar="FILE", help="take TLS from clients, with this certificate and chain (PEM)")
     tls.add_argument("--key-file", metavar="FILE", help="its private key (PEM, not encrypted)")
@@ -96,6 +107,8 @@ def _run(options: argparse.Namespace) -> ExitCode:
         by_message=options.level == "message",
         hashes_users=options.users == "hashed",
         peers=options.peers,
+        retain=options.retain,
+        retain_bytes=options.retain_bytes,
         listen_tls=_listen_tls(options),
         upstream_tls=_upstream_tls(options),
     )

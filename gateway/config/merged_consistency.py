@@ -19,7 +19,7 @@ from gateway.config.listener_settings import ServerTls
 from gateway.config.mistakes import Finding, Trail, path_text
 from gateway.config.model import GatewayConfig
 from gateway.config.rules import DestinationRule, QueueArguments
-from gateway.config.ship_settings import AMQP
+from gateway.config.ship_settings import AMQP, LARGEST_STREAM_SEGMENT
 from gateway.config.virtual_host import VirtualHost, VirtualHostSettings
 from gateway.patterns import Pattern
 
@@ -125,9 +125,14 @@ def _shipping(virtual_host: VirtualHost) -> Iterator[Finding]:
         yield Finding(trail, sentence, "For example retain_bytes: 2GiB.", about)
     elif journal.retain_bytes <= journal.rotate_bytes:
         yield Finding(trail, "retain_bytes leaves no room for one segment of rotate_bytes.", "Give it more.", about)
-    if journal.ship.to == AMQP and (journal.ship.user or virtual_host.default_user) is None:
+    if journal.ship.to != AMQP:
+        return
+    if (journal.ship.user or virtual_host.default_user) is None:
         sentence = "Shipping to amqp needs a user, and there is no default_user."
         yield Finding((*trail, "ship"), sentence, "Give it user.", (*about, *_settings(name, "default_user")))
+    # The last lines of a segment may go beyond rotate_bytes.
+    if journal.rotate_bytes > LARGEST_STREAM_SEGMENT // 2:
+        yield Finding(trail, "rotate_bytes is too much for shipping to amqp.", "Give it 512MiB at most.", about)
 
 
 def _useless_rules(trail: Trail, place: VirtualHostSettings, in_file: Place) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
@@ -64,6 +64,11 @@ _EXAMPLES: Final[Mapping[str, str]] = {
     "virtual_hosts": "virtual_hosts: {/: {aliases: [stomp.example.org]}}",
     "defaults": "defaults: {links: shared}",
     "prefetch": "prefetch: {default: 20}",
+    "limits.user": "user: {sessions: 200}",
+    "limits.address": "address: {sessions: 50}",
+    "failed_logins": "failed_logins: {per_login: 20, per_address: null}",
+    "confirm_window": "confirm_window: {messages: 10000}",
+    "transactions": "transactions: {max_open: 100}",
     "limits": "limits: {sessions: 5000}",
     "destination_rules": "- {action: deny, destination: /topic/*}",
     "queue_arguments": "- {destination: /queue/*, arguments: {x-queue-type: quorum}}",
@@ -71,6 +76,10 @@ _EXAMPLES: Final[Mapping[str, str]] = {
     "": "upstream: {urls: [amqp://127.0.0.1:5672]}",
 }
 """What a mapping looks like, by the end of the path of its key; the first that fits counts."""
+
+# How like two words are: from 0 to 1.
+_SIMILAR: Final = 0.6
+_SAME_WORD: Final = 0.85
 
 _PLAIN_STEP = re.compile(r"[^\s.\[\]\"']+")
 
@@ -104,16 +113,16 @@ def path_text(trail: Trail) -> str:
     return text
 
 
-def meant_key(key: str, known: Iterable[str]) -> str | None:
+def meant_key(key: str, known: Collection[str], likeness: float = _SIMILAR) -> str | None:
     """The known key that an unknown one probably stands for, by its spelling or by what other servers call it."""
-    near = closest(key, known)
+    near = closest(key, known, likeness)
     others = _OTHER_WORDS.get(key.lower().replace("-", "_"), ())
     return near or next((other for other in others if other in known), None)
 
 
-def closest(word: str, choices: Iterable[str]) -> str | None:
+def closest(word: str, choices: Iterable[str], likeness: float = _SIMILAR) -> str | None:
     """The choice that `word` probably misspells, if any is near enough."""
-    matches = difflib.get_close_matches(word.lower().replace("-", "_"), list(choices), n=1, cutoff=0.6)
+    matches = difflib.get_close_matches(word.lower().replace("-", "_"), list(choices), n=1, cutoff=likeness)
     return matches[0] if matches else None
 
 
@@ -190,7 +199,8 @@ def _finding(trail: Trail, detail: ErrorDetails) -> Finding:
         return Finding(trail, detail["msg"], context.get("suggestion"))
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", context["expected"])
-        near = closest(detail["input"], choices) if isinstance(detail["input"], str) else None
+        value = detail["input"]
+        near = closest(value, choices) if isinstance(value, str) and re.search("[A-Za-z]", value) else None
         return Finding(trail, f"This is one of {', '.join(choices)}.", f"Did you mean {near}?" if near else None)
     if kind in ("model_type", "model_attributes_type", "mapping_type", "dict_type"):
         return Finding(trail, "A mapping belongs here: lines of the form key: value.", _example(trail))
@@ -205,9 +215,7 @@ def _example(trail: Trail) -> str | None:
 
 def _shape_mistake(kind: str, detail: ErrorDetails) -> tuple[str, str | None]:
     if kind in ("tuple_type", "list_type"):
-        if isinstance(detail["input"], dict) and any(key.startswith("-") for key in detail["input"]):
-            return "A list belongs here.", "Write a space behind each dash."
-        return "A list belongs here.", "Write it as [one, two], or one line for each, starting with a dash."
+        return _list_mistake(detail["input"])
     if kind == "too_short" and isinstance(detail["input"], list):
         return "This list needs at least one entry.", None
     if kind in ("too_short", "string_too_short"):
@@ -215,6 +223,16 @@ def _shape_mistake(kind: str, detail: ErrorDetails) -> tuple[str, str | None]:
     if kind == "string_type":
         return _text_mistake(detail["input"])
     return f"{detail['msg']}.", None
+
+
+def _list_mistake(value: object) -> tuple[str, str]:
+    if value is None:
+        return "A list belongs here, and this key has no value.", "For an empty list write []."
+    if not isinstance(value, dict):
+        return "A list belongs here.", "Write it as [one, two], or one line for each, starting with a dash."
+    if any(key.startswith("-") for key in value):
+        return "A list belongs here.", "Write a space behind each dash."
+    return "A list belongs here, and this is a mapping.", "Write a dash and a space before the first key of each entry."
 
 
 def _text_mistake(value: object) -> tuple[str, str | None]:
@@ -228,11 +246,10 @@ def _unknown_key(trail: Trail, beside: Mapping[str, object]) -> Finding:
     key, model = str(trail[-1]), model_at(trail[:-1])
     known = list(model.model_fields) if model else []
     near = meant_key(key, known)
-    if near in beside:
-        return Finding(trail, "There is no such key here.", f"Did you mean {near}? That key stands here already.")
-    if near:
-        return Finding(trail, "There is no such key here.", f"Did you mean {near}?")
-    homes = [path.rpartition(".")[0] for path in all_keys() if path.rpartition(".")[2] == key]
+    homes = [path.rpartition(".")[0] for path in all_keys() if path.rpartition(".")[2].removesuffix("[]") == key]
+    if near and (not homes or meant_key(key, known, _SAME_WORD)):
+        already = " That key stands here already." if near in beside else ""
+        return Finding(trail, "There is no such key here.", f"Did you mean {near}?{already}")
     if homes:
         return Finding(trail, "There is no such key here.", f"It belongs {_home(homes)}.")
     return Finding(trail, "There is no such key here.", f"Keys that may stand here: {', '.join(known)}.")

@@ -124,6 +124,10 @@ class Size(Quantity):
 
     TEXT: ClassVar[str] = r"[0-9]+(\.[0-9]+)?\s*(B|KiB|MiB|GiB)?"
 
+    def read(self, text: str) -> int:
+        """The bytes in an option of the command line, which takes the same forms as a file. Raises `mistake`."""
+        return self._read(text)
+
     def _read(self, value: object) -> int:
         size = self._size(value)
         if size < 1:
@@ -258,7 +262,7 @@ class SocketAddress(_Address):
             return value
         match = _HOST_AND_PORT.fullmatch(value) if isinstance(value, str) else None
         if match is None or match[1] == "*":
-            raise mistake("An address to listen on is written host:port.", _address_advice(value))
+            raise mistake("An address is written host:port.", _address_advice(value))
         if len(match[2]) > _DIGITS_OF_PORT or int(match[2]) > MAX_PORT:
             raise mistake("The number behind the colon is no port: a port is a number from 0 to 65535.")
         return cls(_checked_host(match[1].strip("[]")), int(match[2]))
@@ -271,6 +275,8 @@ def _address_advice(value: object) -> str | None:
         return None
     if value.startswith((":", "*:")) and value.count(":") == 1:
         return "Write 0.0.0.0 as the host for every IPv4 address, 127.0.0.1 for this machine only."
+    if "/" in value:
+        return "Delete what stands before the host and behind the port."
     if value.count(":") > 1:
         return 'An IPv6 address stands in brackets, and the whole in quotes: "[::1]:61613".'
     return "For example 127.0.0.1:61613."
@@ -312,11 +318,14 @@ class BrokerUrl(_Address):
             raise mistake("This is not a URL.", "Write it like amqp://rabbit-a:5672.") from None
         _refuse_extras(parts)
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or re.search(r"\s", parts.netloc):
-            raise mistake("A broker's URL is amqp://host:port, or amqps://host:port with TLS.")
+            advice = "Write amqp:// before it." if "//" not in value else None
+            raise mistake("A broker's URL is amqp://host:port, or amqps://host:port with TLS.", advice)
         return cls(parts.scheme, _checked_host(parts.hostname), _broker_port(parts))
 
 
 def _refuse_extras(parts: SplitResult) -> None:
+    if "," in parts.netloc:
+        raise mistake("Here is more than one URL.", "Make each an entry of the list: [amqp://a:5672, amqp://b:5672].")
     if "@" in parts.netloc:
         raise mistake(
             "A broker's URL holds no credentials: the gateway logs in with each client's own.",

@@ -15,6 +15,9 @@ from gateway.config.scalars import Duration, Size, mistake
 AMQP: Final = "amqp"
 """The place that means a stream of the broker."""
 
+LARGEST_STREAM_SEGMENT: Final = 1 << 30
+"""Bytes of a segment that goes through a stream: gateway and collector each have it in memory at once."""
+
 _SECRETS: Final = "The gateway takes credentials from the environment, as the store's own tools do: docs/journal.md."
 _BY_NAME: Final = frozenset(("s3", "s3a", "gs"))
 _STORES: Final = _BY_NAME | {"az", "abfs", "abfss", "adl", "azure"}

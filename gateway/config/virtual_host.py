@@ -200,6 +200,9 @@ class VirtualHostSettings(MergeableModel):
     """Unacknowledged messages that a subscription may have in hand."""
     queue_arguments: tuple[QueueArguments, ...] = ()
     """Arguments for queues that clients' frames declare, by destination."""
+    selectors: Annotated[bool, Switch()] = False
+    """Whether the selector header of a SUBSCRIBE to /topic or /exchange selects the messages that the client gets.
+    false: it is ignored, as with the plugin."""
     on_queue_conflict: Literal["error", "use_existing"] = "error"
     """When a queue exists with other properties than a client asks for. use_existing takes it as it is."""
     destination_rules: tuple[DestinationRule, ...] = ()

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from gateway.config.base_models import MergeableModel
 from gateway.config.config_files import default_journal_directory
 from gateway.config.listener_warnings import is_local, only_local
 from gateway.config.mistakes import Finding, Trail
-from gateway.config.model import GatewayConfig
+from gateway.config.model import PASS_THROUGH, GatewayConfig
+from gateway.config.rules import QueueArguments
 from gateway.config.ship_settings import AMQP
 from gateway.config.virtual_host import Limit, VirtualHost
+
+_OF_STREAMS = frozenset(("x-max-age", "x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes"))
+_NOT_OF_STREAMS = frozenset((
+    "x-expires", "x-message-ttl", "x-max-length", "x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key",
+    "x-delivery-limit", "x-max-priority", "x-queue-mode",
+))  # fmt: skip
+_REFUSED: Final[Mapping[str, frozenset[str]]] = {
+    "classic": _OF_STREAMS | {"x-delivery-limit"},
+    "quorum": _OF_STREAMS | {"x-max-priority", "x-queue-mode"},
+    "stream": _NOT_OF_STREAMS,
+}
+"""Arguments that RabbitMQ does not know for a type of queue."""
 
 _RATES = ("messages_per_second", "bytes_per_second")
 
@@ -21,6 +35,7 @@ def virtual_host_warnings(config: GatewayConfig) -> Iterator[Finding]:
     """Warnings about every virtual host, with the defaults merged in; several may warn of the same place."""
     for virtual_host in config.resolved_virtual_hosts():
         given = _Given(config, virtual_host.name)
+        yield from _names(config, virtual_host)
         yield from _users(config, virtual_host, given)
         yield from _destinations(virtual_host, given)
         yield from _limits(virtual_host, given)
@@ -48,6 +63,19 @@ def _is_changed(settings: object, keys: tuple[str, ...]) -> bool:
     return is_changed and _is_changed(getattr(settings, keys[0]), keys[1:])
 
 
+def _names(config: GatewayConfig, virtual_host: VirtualHost) -> Iterator[Finding]:
+    trail: Trail = ("virtual_hosts", virtual_host.name)
+    places = [(trail, virtual_host.name)] if virtual_host.name != PASS_THROUGH else []
+    aliases = config.virtual_hosts[virtual_host.name].aliases
+    for place, name in (*places, *(((*trail, "aliases", at), alias) for at, alias in enumerate(aliases))):
+        if "*" in name:
+            sentence = "A star in a name stands for itself: a client's host header is compared exactly."
+            yield Finding(place, sentence, 'Name the hosts one by one, or all others with the key "*".')
+        elif "://" in name:
+            sentence = "A client's host header is a name and no URL."
+            yield Finding(place, sentence, "Write the name alone, as in stomp.example.org.")
+
+
 def _users(config: GatewayConfig, virtual_host: VirtualHost, given: _Given) -> Iterator[Finding]:
     place = given.at("certificate_users")
     logins = [listener.tls is not None and listener.tls.certificate_login is not None for listener in config.listeners]
@@ -67,12 +95,21 @@ def _destinations(virtual_host: VirtualHost, given: _Given) -> Iterator[Finding]
         sentence = "These rules restrict nothing: what no rule fits is allowed."
         yield Finding(place, sentence, "Let the last one be {action: deny, destination: /*}.")
     place = given.at("queue_arguments")
-    for position, entry in enumerate(virtual_host.queue_arguments if place else ()):
-        kind = entry.arguments.get("x-queue-type", "classic")
-        if place and kind != "classic" and entry.destination.text.startswith(b"/temp-queue/"):
-            trail = (*place, position, "arguments", "x-queue-type")
-            sentence = "This has no effect: a temporary queue is exclusive, and only classic queues can be."
-            yield Finding(trail, sentence, "Delete it.")
+    for position, entry in enumerate(virtual_host.queue_arguments):
+        if place:
+            yield from _arguments((*place, position, "arguments"), entry)
+
+
+def _arguments(trail: Trail, entry: QueueArguments) -> Iterator[Finding]:
+    kind = entry.arguments.get("x-queue-type")
+    if kind in ("quorum", "stream") and entry.destination.text.startswith(b"/temp-queue/"):
+        sentence = "This has no effect: a temporary queue is exclusive, and only classic queues can be."
+        yield Finding((*trail, "x-queue-type"), sentence, "Delete it.")
+        return
+    for name in entry.arguments:
+        if name in _REFUSED.get(str(kind), ()):
+            sentence = f"RabbitMQ refuses to declare a {kind} queue with this argument."
+            yield Finding((*trail, name), sentence, "Delete it, or take another x-queue-type.")
 
 
 def _limits(virtual_host: VirtualHost, given: _Given) -> Iterator[Finding]:

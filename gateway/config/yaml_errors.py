@@ -54,17 +54,21 @@ _SECOND_DOCUMENT: Final = (
 # The first that fits counts.
 _SAYINGS: Final = (
     _Saying("", "A star that is a key needs quotes.", 'Write "*".', line=r"(^|[\s{,])\*\s*:"),
+    _Saying("character '\\\\t'", "YAML does not allow a tab here.", "Write spaces."),
     _Saying(
-        "undefined alias|cannot start any token|tag|expected alphabetic",
-        "Text that starts with one of * & ! @ % ` needs quotes.",
+        "character '[@`%>|]' that cannot|undefined (alias|tag)|scanning an? (alias|anchor|tag|directive|block scalar)",
+        "Text that starts with one of * & ! | > @ % ` needs quotes.",
         "Put it in quotes.",
-        line=r"[-:,\[{]\s*[*&!@%`]",
     ),
     _Saying(
-        r"cannot start any token",
-        "YAML does not allow tabs before a key.",
-        "Indent with spaces.",
-        line=r"^\s*\t",
+        "sequence entries are not allowed",
+        "A list begins on a line of its own, below its key.",
+        "Put the dash on the next line, or write [one, two].",
+    ),
+    _Saying(
+        "expected the node content, but found '[]},]'",
+        "A value belongs here, or the { or [ was not opened.",
+        "Write { } and [ ] in pairs, with one comma between entries.",
     ),
     _Saying("another document|<document end>", *_SECOND_DOCUMENT),
     _Saying("<document start>", *_SECOND_DOCUMENT, before=r"^\.\.\."),

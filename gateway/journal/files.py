@@ -220,11 +220,12 @@ class Files:
             self.retention.apply()
 
 
-def recover(directory: Path, node: str) -> list[Path]:
+def recover(directory: Path, node: str | None) -> list[Path]:
     """Finish the segments that dead processes left open: cut them to their last whole line and rename them.
 
-    Those of this gateway's node are recovered at once, those of other nodes only when they are old. Returns the
-    finished segments.
+    Those of this gateway's node are recovered at once, those of other nodes only when they are old. If a person asks,
+    ``node`` is None: then all that nobody has locked are recovered at once, whoever wrote them. Returns the finished
+    segments.
     """
     recovered = []
     for path in sorted(directory.glob("d=*/.*.open")):
@@ -232,17 +233,19 @@ def recover(directory: Path, node: str) -> list[Path]:
         if name is None:
             continue
         with contextlib.suppress(OSError):
-            if name.node != node and time.time() - path.stat().st_mtime < _ABANDONED:
+            is_old = time.time() - path.stat().st_mtime >= _ABANDONED
+            if node not in (None, name.node) and not is_old:
                 continue
-            finished = _recover_one(path, name)
+            finished = _recover_one(path, name, needs_lock=node is None and not is_old)
             if finished is not None:
                 recovered.append(finished)
     return recovered
 
 
-def _recover_one(path: Path, name: SegmentName) -> Path | None:
+def _recover_one(path: Path, name: SegmentName, *, needs_lock: bool) -> Path | None:
     with path.open("r+b") as file:
-        if not lock(file.fileno()) or not _is_at(file.fileno(), path):
+        is_locked = _lock(file.fileno())
+        if is_locked is False or (is_locked is None and needs_lock) or not _is_at(file.fileno(), path):
             return None
         size = end_of_lines(file)
         if not size:
@@ -260,12 +263,17 @@ def _recover_one(path: Path, name: SegmentName) -> Path | None:
 
 def lock(file: int) -> bool:
     """Lock an open file until it is closed, or its process ends; False if another one has locked it."""
+    return _lock(file) is not False
+
+
+def _lock(file: int) -> bool | None:
+    """The same; None if this file system has no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
-        pass  # this file system has no locks
+        return None
     return True
 
 

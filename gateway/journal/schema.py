@@ -50,6 +50,7 @@ ERROR_CODES: Final = frozenset(
         "session-limit-reached", "too-many-connections", "too-many-failed-logins",
         "login-timeout", "missing-destination",
         "invalid-destination", "unknown-destination", "missing-header", "invalid-header", "invalid-id",
+        "invalid-selector",
         "processing-error", "duplicated-subscription-identifier", "missing-destination-or-id", "no-subscription-found",
         "subscription-not-found", "server-cancelled-subscription", "missing-transaction", "bad-transaction",
         "transaction-limit-exceeded", "transaction-too-large", "transaction-expired", "transaction-interrupted",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from gateway.journal.segments import SHIPPED_SUFFIX, SegmentName, mark_of, of_gateway
+from gateway.journal.segments import SHIPPED_SUFFIX, SegmentName, mark_name, of_gateway
 
 log = structlog.get_logger("gateway.journal")
 
@@ -24,7 +24,7 @@ log = structlog.get_logger("gateway.journal")
 class _Kept:
     """A finished segment of the gateway."""
 
-    path: Path
+    path: str
     size: int
     written_at: float
     is_needed: bool
@@ -74,20 +74,19 @@ class SegmentRetention:
         """The gateway's finished segments, and the bytes of those that are being written."""
         segments, being_written = [], 0
         for folder in self.directory.glob("d=*"):
-            with contextlib.suppress(OSError):
-                names = set(os.listdir(folder))
-                for name in names:
+            with contextlib.suppress(OSError), os.scandir(folder) as entries:
+                found = {entry.name: entry for entry in entries}
+                for name, entry in found.items():
                     parsed = SegmentName.read(name)
                     if parsed is None or not self._is_ours(parsed):
                         continue
                     with contextlib.suppress(OSError):  # another process has renamed or deleted it
-                        path = folder / name
-                        state = path.stat()
+                        state = entry.stat()
                         if name.startswith("."):
                             being_written += state.st_size
                         else:
-                            is_needed = self.ships and mark_of(path).name not in names
-                            segments.append(_Kept(path, state.st_size, state.st_mtime, is_needed))
+                            is_needed = self.ships and mark_name(name) not in found
+                            segments.append(_Kept(entry.path, state.st_size, state.st_mtime, is_needed))
         return segments, being_written
 
     def _is_ours(self, name: SegmentName) -> bool:
@@ -117,17 +116,17 @@ class SegmentRetention:
 
 def _oldest(segments: list[_Kept], excess: int) -> Iterator[_Kept]:
     """So many that they are this many bytes together; those that are needed come last."""
-    for segment in sorted(segments, key=lambda each: (each.is_needed, each.written_at, each.path.name)):
+    for segment in sorted(segments, key=lambda each: (each.is_needed, each.written_at, each.path)):
         if excess <= 0:
             return
         yield segment
         excess -= segment.size
 
 
-def _deleted(path: Path) -> bool:
+def _deleted(path: str) -> bool:
     """Delete a segment; False if another process has done it, or it cannot be deleted."""
     try:
-        path.unlink()
+        os.unlink(path)
     except OSError:
         return False
     return True

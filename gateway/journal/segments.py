@@ -63,7 +63,12 @@ class SegmentName:
 
 def mark_of(segment: Path) -> Path:
     """Where the mark of a finished segment is, once it is shipped."""
-    return segment.with_name(f".{segment.name}{SHIPPED_SUFFIX}")
+    return segment.with_name(mark_name(segment.name))
+
+
+def mark_name(segment: str) -> str:
+    """The same, of names."""
+    return f".{segment}{SHIPPED_SUFFIX}"
 
 
 def worker_node(node: str, worker: int) -> str:

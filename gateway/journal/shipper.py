@@ -24,7 +24,7 @@ import structlog
 
 from gateway.errors import GatewayError
 from gateway.journal.files import lock, sync_directory
-from gateway.journal.segments import SegmentName, mark_of
+from gateway.journal.segments import SegmentName, mark_name, mark_of
 
 log = structlog.get_logger("gateway.journal")
 
@@ -143,14 +143,15 @@ def _waiting(segments: Sequence[_Segment]) -> Waiting:
 
 
 def _finished(day: Path, *, marked_too: bool) -> Iterator[_Segment]:
-    names = set(os.listdir(day))
-    for name in names:
+    with os.scandir(day) as entries:
+        found = {entry.name: entry for entry in entries}
+    for name, entry in found.items():
         if name.startswith(".") or SegmentName.read(name) is None:
             continue
-        if not marked_too and mark_of(day / name).name in names:
+        if not marked_too and mark_name(name) in found:
             continue
         with contextlib.suppress(OSError):
-            state = (day / name).stat()
+            state = entry.stat()
             yield _Segment(day / name, state.st_size, state.st_mtime)
 
 

@@ -28,6 +28,7 @@ from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
 from aiormq.exceptions import AMQPError
 from pamqp.commands import Basic
 
+from gateway.config.ship_settings import LARGEST_STREAM_SEGMENT
 from gateway.journal.segments import SegmentName
 from gateway.journal.ship_targets import Store
 from gateway.journal.shipper import SegmentDiffersError, ShipError
@@ -44,7 +45,6 @@ _LAST_RETRY: Final = 60.0
 
 # A publication whose parts do not come for so long, in seconds, was given up by its gateway.
 _ABANDONED: Final = 3600.0
-_LARGEST_SEGMENT: Final = 1 << 30
 _LARGEST_PARTS: Final = 1 << 14
 
 _NAME: Final = re.compile(r"d=[0-9]{4}-[0-9]{2}-[0-9]{2}/([^/]+)")
@@ -265,7 +265,7 @@ def _part(properties: Basic.Properties) -> _Part | None:
     named = _NAME.fullmatch(part.name)
     # It becomes the name of a file, so it must be exactly that of a finished segment.
     name = None if named is None else SegmentName.read(named[1])
-    is_possible = 0 <= part.part < part.parts <= _LARGEST_PARTS and 0 <= part.bytes <= _LARGEST_SEGMENT
+    is_possible = 0 <= part.part < part.parts <= _LARGEST_PARTS and 0 <= part.bytes <= LARGEST_STREAM_SEGMENT
     return part if named is not None and str(name) == named[1] and is_possible else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from datetime import datetime
 from itertools import chain, islice
 from typing import Final, TextIO
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from gateway.errors import UsageError
 from gateway.pipeline.lake import Lake
+from gateway.pipeline.report.client_text import columns_of
 
 FORMATS: Final = ("table", "csv", "json")
 _READING: Final = ("select", "with", "explain", "values", "describe", "show", "(")
@@ -66,9 +67,8 @@ def _text(value: object) -> str:
 
 def _print_table(names: list[str], rows: Iterator[list[object]], out: TextIO) -> None:
     shown = [[_printable(_text(value)) for value in row] for row in islice(rows, _ROWS_OF_A_TABLE)]
-    widths = [max(map(len, column)) for column in zip(names, *shown, strict=True)]
-    for row in (names, ["-" * width for width in widths], *shown):
-        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip(), file=out)
+    rule = ["-" * max(map(columns_of, column)) for column in zip(names, *shown, strict=True)]
+    print(*aligned([names, rule, *shown]), sep="\n", file=out)
     if next(rows, None) is not None:
         print(f"... more than {_ROWS_OF_A_TABLE:,} rows: --format csv and json print all of them", file=out)
 
@@ -76,3 +76,15 @@ def _print_table(names: list[str], rows: Iterator[list[object]], out: TextIO) ->
 def _printable(text: str) -> str:
     """The text on one line, without what a terminal would obey."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def aligned(rows: Sequence[Sequence[str]], figures: Container[int] = ()) -> Iterator[str]:
+    """The lines of a table in plain text; columns of ``figures`` are aligned to the right."""
+    widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        gaps = [" " * (width - columns_of(cell)) for cell, width in zip(row, widths, strict=True)]
+        cells = (
+            gap + cell if place in figures else cell + gap
+            for place, (cell, gap) in enumerate(zip(row, gaps, strict=True))
+        )
+        yield "  ".join(cells).rstrip()

@@ -87,6 +87,11 @@ def whole(count: Column) -> Column:
     return F.greatest(F.least(F.round(count), bound), -bound).cast("bigint")
 
 
+def count_where(which: Column) -> Column:
+    """The sum of ``n`` of some rows of each group, as bigint."""
+    return whole(F.sum(F.when(which, F.col("n")).otherwise(0.0)))
+
+
 def _single_events(events: DataFrame) -> DataFrame:
     """One row for each line that is one event."""
     event, code = F.col("event"), F.col("code")

@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from gateway.pipeline.rollup import SLOT, day_of, rounded_down, whole
+from gateway.pipeline.rollup import SLOT, count_where, day_of, rounded_down
 
 _TOTALS = ("frames_in", "frames_out", "bytes_in", "bytes_out", "unacked", "max_unacked")
 _KEYS: Final = ("vhost", "login", "sub_name", "destination")
@@ -26,7 +26,7 @@ def boots(events: DataFrame) -> DataFrame:
         F.max("ts").alias("last_ts"),
         F.max(F.col("event") == "close").alias("closed"),
         (F.max("seq") - F.min("seq") + 1).alias("lines"),
-        whole(F.sum(F.when(F.col("event") == "dropped", F.col("n").cast("double")).otherwise(0.0))).alias("dropped"),
+        count_where(F.col("event") == "dropped").alias("dropped"),
     )
 
 
@@ -109,8 +109,8 @@ def durable_days(rollup: DataFrame, events: DataFrame) -> DataFrame:
             F.greatest(F.max("ts"), F.max("slot")).alias("last_connected"),
             F.max(F.when(F.col("event") == "deliver", F.col("slot"))).alias("last_delivery"),
             F.max(F.when(F.col("event").isin("ack", "nack"), F.col("slot"))).alias("last_ack"),
-            _count("deliver").alias("deliveries"),
-            _count("ack").alias("acks"),
+            count_where(F.col("event") == "deliver").alias("deliveries"),
+            count_where(F.col("event") == "ack").alias("acks"),
             _last("subscribe").alias("sub"),
             _last("unsubscribe").alias("unsub"),
         )
@@ -172,10 +172,6 @@ def _from_events(events: DataFrame) -> DataFrame:
     return events.where(F.col("sub_name").isNotNull()).select(
         "d", *_KEYS, "ts", F.struct("ts", "seq", "boot", "event", "code").alias("line")
     )
-
-
-def _count(event: str) -> Column:
-    return whole(F.sum(F.when(F.col("event") == event, F.col("n")).otherwise(0.0)))
 
 
 def _last(event: str) -> Column:

@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from gateway.pipeline.rollup import highest_of, rounded_down, whole
+from gateway.pipeline.rollup import count_where, highest_of, rounded_down, whole
 
 _SHARES: Final = {"p50_us": 0.5, "p95_us": 0.95, "p99_us": 0.99, "p999_us": 0.999}
 _BY_DESTINATION: Final = ("queue", "confirm", "ack")
@@ -38,16 +38,16 @@ def dest_hour(hours: DataFrame) -> DataFrame:
         hours.where(F.col("destination").isNotNull())
         .groupBy("d", "hour", "impl", "vhost", "destination", "dest_kind")
         .agg(
-            _count(_is("send")).alias("sent"),
+            count_where(_is("send")).alias("sent"),
             _bytes(_is("send")).alias("sent_bytes"),
-            _count(_is("confirm") & F.col("code").isNull()).alias("confirmed"),
-            _count(_is("confirm", "rejected")).alias("rejected"),
-            _count(_is("deliver")).alias("delivered"),
+            count_where(_is("confirm") & F.col("code").isNull()).alias("confirmed"),
+            count_where(_is("confirm", "rejected")).alias("rejected"),
+            count_where(_is("deliver")).alias("delivered"),
             _bytes(_is("deliver")).alias("delivered_bytes"),
-            _count(_is("deliver", "redelivered")).alias("redelivered"),
-            _count(_is("ack")).alias("acked"),
-            _count(_is("nack", "requeue")).alias("requeued"),
-            _count(_is("nack", "discard")).alias("discarded"),
+            count_where(_is("deliver", "redelivered")).alias("redelivered"),
+            count_where(_is("ack")).alias("acked"),
+            count_where(_is("nack", "requeue")).alias("requeued"),
+            count_where(_is("nack", "discard")).alias("discarded"),
         )
     )
 
@@ -72,7 +72,7 @@ def latency_hour(hours: DataFrame) -> DataFrame:
 def errors_hour(hours: DataFrame) -> DataFrame:
     """ERROR frames by hour, login and code, from `by_hour`."""
     errors = hours.where(_is("error")).groupBy("d", "hour", "impl", "vhost", "login", "code")
-    return errors.agg(_count(_is("error")).alias("n"))
+    return errors.agg(count_where(_is("error")).alias("n"))
 
 
 def redeliveries_hour(hours: DataFrame) -> DataFrame:
@@ -80,7 +80,10 @@ def redeliveries_hour(hours: DataFrame) -> DataFrame:
     counted = (
         hours.where(_is("deliver"))
         .groupBy("d", "hour", "impl", "vhost", "login", "destination")
-        .agg(_count(_is("deliver")).alias("delivered"), _count(_is("deliver", "redelivered")).alias("redelivered"))
+        .agg(
+            count_where(_is("deliver")).alias("delivered"),
+            count_where(_is("deliver", "redelivered")).alias("redelivered"),
+        )
     )
     return counted.where(F.col("redelivered") > 0).withColumn("redelivered_pct", _percent("redelivered", "delivered"))
 
@@ -95,10 +98,10 @@ def unacked_hotspots(hours: DataFrame) -> DataFrame:
         _ranked(rows, keys, timed)
         .groupBy(*keys)
         .agg(
-            _count(_is("deliver")).alias("deliveries"),
-            _count(_is("ack")).alias("acked"),
-            _count(_is("nack")).alias("nacked"),
-            _count(_is("deliver", "redelivered")).alias("redelivered"),
+            count_where(_is("deliver")).alias("deliveries"),
+            count_where(_is("ack")).alias("acked"),
+            count_where(_is("nack")).alias("nacked"),
+            count_where(_is("deliver", "redelivered")).alias("redelivered"),
             _percentile(0.99).alias("p99_ack_us"),
         )
     )
@@ -114,10 +117,6 @@ def unacked_hotspots(hours: DataFrame) -> DataFrame:
 def _is(event: str, code: str | None = None) -> Column:
     found = F.col("event") == event
     return found if code is None else found & F.col("code").eqNullSafe(code)
-
-
-def _count(which: Column) -> Column:
-    return whole(F.sum(F.when(which, F.col("n")).otherwise(0.0)))
 
 
 def _bytes(which: Column) -> Column:

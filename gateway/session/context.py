@@ -14,6 +14,7 @@ from typing import Final
 
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason, StompError
+from gateway.selectors.selector import Selector
 from gateway.session import error_frames, ops
 from gateway.session.correlation import CorrelatedSubscription
 from gateway.session.delivery_ledger import AckMode
@@ -22,6 +23,11 @@ from gateway.session.destinations import subscription_queue_name
 from gateway.session.observer import SessionObserver
 from gateway.session.pending_operations import PendingOperations
 from gateway.session.queues import DeclaredQueues, QueueRules, QueueSpec
+from gateway.session.selective_subscription import (
+    CorrelatedSelectiveSubscription,
+    Selection,
+    SelectiveSubscription,
+)
 from gateway.session.subscription import Subscription, Subscriptions
 from gateway.session.traffic import SessionTraffic
 from gateway.session.transactions import OpenTransactions
@@ -33,6 +39,14 @@ NO_SETTINGS: Final = VirtualHost(name="")
 """Stands in until the client has logged in to a virtual host."""
 
 _NO_QUEUE_RULES: Final = QueueRules()
+
+# By whether messages tell when they were published, and whether there is a selector.
+_SUBSCRIPTIONS: Final[Mapping[tuple[bool, bool], type[Subscription]]] = {
+    (False, False): Subscription,
+    (True, False): CorrelatedSubscription,
+    (False, True): SelectiveSubscription,
+    (True, True): CorrelatedSelectiveSubscription,
+}
 
 
 class State(Enum):
@@ -197,11 +211,16 @@ class SessionContext:
             self.holds.discard(Hold.OPERATION)
 
     def new_subscription(
-        self, tag: bytes, identifier: bytes | None, mode: AckMode, destination: bytes = b""
+        self,
+        tag: bytes,
+        identifier: bytes | None,
+        mode: AckMode,
+        destination: bytes = b"",
+        selector: Selector | None = None,
     ) -> Subscription:
         """A subscription that has no consumer yet; without destination for the queue behind a reply-to."""
         correlates = self.observer is not None and self.observer.stamp is not None
-        return (CorrelatedSubscription if correlates else Subscription)(
+        subscription = _SUBSCRIPTIONS[correlates, selector is not None](
             tag,
             identifier,
             mode,
@@ -211,6 +230,9 @@ class SessionContext:
             window=self.settings.auto_ack_window,
             base=self.subscriptions.base,
         )
+        if selector is not None and isinstance(subscription, SelectiveSubscription | CorrelatedSelectiveSubscription):
+            subscription.selection = Selection(selector)
+        return subscription
 
     def ask_to_subscribe(
         self, operation: ops.Subscribe, queue: QueueSpec | None, frame: Frame, *, retry: bool = False

@@ -49,15 +49,16 @@ class DeliveryLedger:
 
     __slots__ = (
         "_dropped", "_frames", "_mode", "_pending_multiple", "_settled_out_of_order", "_settled_up_to",
-        "_unsettled_below", "channel", "counter", "discarded", "dropped", "last_sent", "last_tag", "requeued",
+        "_unsettled_below", "channel", "counter", "discarded", "dropped", "filtered", "last_sent", "last_tag",
+        "requeued",
     )  # fmt: skip
 
     def __init__(self, mode: AckMode) -> None:
         self.channel = 0
         self.counter: DeliveryCounter | None = None
         self.last_tag = self.last_sent = 0
-        # Messages that the client gave back, or refused; and those dropped before they reached it.
-        self.requeued = self.discarded = self.dropped = 0
+        # Messages that the client gave back, or refused; and those dropped, or filtered out, before they reached it.
+        self.requeued = self.discarded = self.dropped = self.filtered = 0
         self._mode = mode
         self._settled_up_to = 0
         self._settled_out_of_order: set[int] = set()
@@ -75,7 +76,7 @@ class DeliveryLedger:
     @property
     def settled_by_client(self) -> int:
         """Deliveries that reached the client and are settled."""
-        return self.last_tag - self.outstanding - (self.dropped - len(self._dropped))
+        return self.last_tag - self.outstanding - (self.dropped - len(self._dropped)) - self.filtered
 
     def is_outstanding(self, tag: int) -> bool:
         """Whether the client may settle a delivery. Tag 0 in mode client means everything delivered so far."""

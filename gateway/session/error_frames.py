@@ -87,6 +87,12 @@ missing_subscription_name: Final = partial(
     StompError, "Missing destination or id", "UNSUBSCRIBE must include a 'destination' or 'id' header"
 )
 temporary_unsubscribe: Final = partial(StompError, "Invalid id", "UNSUBSCRIBE 'id' may not start with /temp-queue/\n")
+selector_on_queue: Final = partial(
+    StompError,
+    "Invalid selector",
+    "Only a subscription to /topic or /exchange, without x-queue-name, may have a selector: another consumer of a "
+    "queue may want the messages that this one does not select.\n",
+)
 commit_rejected: Final = partial(
     StompError,
     "Message rejected",
@@ -203,6 +209,11 @@ def missing_header(command: bytes, name: bytes) -> StompError:
 def invalid_ack_id(command: bytes, name: bytes) -> StompError:
     """ACK or NACK with a malformed identifier."""
     return StompError("Invalid header", b'"%b" must include a valid "%b" header\n' % (command, name))
+
+
+def invalid_selector(reason: str) -> StompError:
+    """A selector that cannot be read."""
+    return StompError("Invalid selector", f"The selector cannot be read: {reason}.\n")
 
 
 def too_long(name: bytes, size: int) -> StompError:

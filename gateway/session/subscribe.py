@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.config.virtual_host import VirtualHost
-from gateway.errors import CodecError, StompError
+from gateway.errors import CodecError, SelectorError, StompError
+from gateway.selectors.selector import Selector, read_selector
 from gateway.session import error_frames, ops
 from gateway.session.context import SessionContext
 from gateway.session.delivery_ledger import AckMode
@@ -51,7 +52,7 @@ class SubscribeRequest:
 
     ``tag`` is the subscription's identity in its session. ``queue``, if any, is to be declared. ``queue_name`` is to be
     consumed and, when ``binding`` gives an exchange and a routing key, bound. ``prefetch`` 0 means no limit.
-    ``arguments`` are those of basic.consume.
+    ``arguments`` are those of basic.consume. Without a ``selector`` the client gets all messages.
     """
 
     tag: bytes
@@ -63,6 +64,7 @@ class SubscribeRequest:
     binding: tuple[str, str] | None
     prefetch: int
     arguments: dict[str, Argument]
+    selector: Selector | None = None
 
     @property
     def is_stream(self) -> bool:
@@ -120,8 +122,21 @@ def read_subscribe(
     queue = subscribed_queue(destination, headers, fresh_queue_name, settings, rules)
     if queue is not None:
         destinations.check_dead_letters(headers, queue.arguments)
+    selector = _selector(destination, headers) if settings.selectors else None
     queue_name, binding = _consumed(destination, queue, settings.default_topic_exchange)
-    return SubscribeRequest(tag, identifier, text, mode, queue, queue_name, binding, prefetch, arguments)
+    return SubscribeRequest(tag, identifier, text, mode, queue, queue_name, binding, prefetch, arguments, selector)
+
+
+def _selector(destination: Destination, headers: Mapping[bytes, bytes]) -> Selector | None:
+    """The selector of a subscription; only one with a queue of its own may have one."""
+    try:
+        selector = read_selector(headers.get(b"selector", b""))
+    except SelectorError as error:
+        raise error_frames.invalid_selector(str(error)) from error
+    is_bound = destination.kind in (DestinationKind.TOPIC, DestinationKind.EXCHANGE)
+    if selector is not None and (b"x-queue-name" in headers or not is_bound):
+        raise error_frames.selector_on_queue()
+    return selector
 
 
 def _consumed(
@@ -213,7 +228,9 @@ class SubscribeHandler:
         request = read_subscribe(headers, fresh, context.settings, context.queue_rules, context.destination_rules)
         if request.tag in context.subscriptions:
             raise error_frames.duplicate_subscription(request.tag)
-        subscription = context.new_subscription(request.tag, request.identifier, request.mode, request.destination)
+        subscription = context.new_subscription(
+            request.tag, request.identifier, request.mode, request.destination, request.selector
+        )
         # A session declares a queue once, for the first frame that needs it, but the queue of a topic every time.
         is_declared = request.binding is None and request.queue_name in context.declared_queues
         operation = ops.Subscribe(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from gateway.amqp import properties as amqp
 from gateway.errors import CodecError
@@ -13,11 +13,12 @@ from gateway.session.delivery_ledger import OUT_OF_ORDER, AckMode, DeliveryLedge
 from gateway.session.destinations import TEMP_QUEUE, DestinationKind, message_destination, parse
 from gateway.session.traffic import DeliveryCounter, TrafficByDestination, TrafficCounter
 from gateway.stomp.block_cache import BlockCache
+from gateway.stomp.encoder import encode_headers
 from gateway.stomp.headers import escape
 
-# Messages with the same route and properties share their encoded headers, which are cached for each subscription. None
-# that is cached has more bytes of both than this.
-_LARGEST_CACHED_BLOCK: Final = 2048
+LARGEST_CACHED_BLOCK: Final = 2048
+"""Bytes of route and properties. What is known of messages that share both is kept by each subscription, unless the two
+are larger than this."""
 _MOST_BYTES: Final = 300_000
 
 # An entry of the headers table, a number, that RabbitMQ adds to everything that a stream delivers.
@@ -47,7 +48,7 @@ _PIECES_WITH_ACK: Final = 7
 
 @dataclass(slots=True)
 class PendingAutoAcks:
-    """The subscriptions with ack:auto that have deliveries to settle.
+    """The subscriptions that have deliveries to settle without the client, most of them with ack:auto.
 
     ``is_urgent``: one of them has so many that settling should not wait for the next round.
     """
@@ -80,6 +81,8 @@ class Subscription:
         "kind", "ledger", "mode", "next_offset", "output", "queue", "request", "tag",
     )  # fmt: skip
 
+    _ledger_type: ClassVar[type[DeliveryLedger]] = DeliveryLedger
+
     def __init__(
         self,
         tag: bytes,
@@ -110,7 +113,7 @@ class Subscription:
         # The operation (`ops.Subscribe`) that brings it back when its channel is lost, and whether that is so now.
         self.request: object = None
         self.is_lost = False
-        self.ledger = DeliveryLedger(mode)
+        self.ledger = self._ledger_type(mode)
         # Where MESSAGE frames go, in pieces. Until ``start`` they collect here.
         self.output: list[bytes] = []
         self._counter: DeliveryCounter | None = None
@@ -172,16 +175,18 @@ class Subscription:
                 acknowledged=stats.acknowledged + settled - refused,
                 requeued=requeued,
                 discarded=discarded,
+                filtered=stats.filtered,
             )
         settled = ledger.settled_by_client
         return TrafficCounter(
-            delivered=before.delivered + ledger.last_tag - ledger.dropped,
+            delivered=before.delivered + ledger.last_tag - ledger.dropped - ledger.filtered,
             delivered_bytes=self._body_bytes,
             redelivered=self._redelivered,
             outstanding=ledger.outstanding,
             acknowledged=before.acknowledged + settled - ledger.requeued - ledger.discarded,
             requeued=before.requeued + ledger.requeued,
             discarded=before.discarded + ledger.discarded,
+            filtered=before.filtered + ledger.filtered,
         )
 
     def set_channel(self, number: int) -> None:
@@ -218,7 +223,7 @@ class Subscription:
                 self._auto_acks.subscriptions.remove(self)
         if self._counter is not None:
             self._counter.lost(self.ledger.last_tag, self.ledger.outstanding)
-        self.ledger = DeliveryLedger(self.mode)
+        self.ledger = self._ledger_type(self.mode)
         self.ledger.counter = self._counter
         self._is_pending = False
         self._notify_above = 0 if self.mode is AckMode.AUTO else _NEVER
@@ -325,7 +330,7 @@ class Subscription:
         middle = b"\nredelivered:%b" % (b"true" if redelivered else b"false")
         after += b"content-length:%d\n\n" % size if size else b"\n"
         layout = (before, middle + ack, after) if ack else (before, b"", middle + after)
-        if len(key) <= _LARGEST_CACHED_BLOCK:
+        if len(key) <= LARGEST_CACHED_BLOCK:
             self._layout = layout
             self._route, self._properties, self._size, self._is_redelivered = route, properties, size, redelivered
         return layout
@@ -337,16 +342,20 @@ class Subscription:
         start, message_id, ack = self._prefixes
         before = b"%bdestination:%b\n%b" % (start, escape(destination), message_id)
         if self.is_stream is not False:
-            offset = _stream_offset(properties)
-            if self.is_stream is None:
-                self.is_stream = offset is not None
-            if self.is_stream and offset is not None:
-                # Messages of a stream are not cached, because each has another offset among its properties.
-                self.next_offset = offset + 1
-        headers = (before, ack, b"\n" + translate.message_headers(amqp.decode(properties)))
-        if len(key) <= _LARGEST_CACHED_BLOCK and not self.is_stream and _RECEIPT_FIELD not in properties:
+            self._follow_stream(properties)
+        headers = (before, ack, b"\n" + encode_headers(translate.shown_headers(amqp.decode(properties))))
+        if len(key) <= LARGEST_CACHED_BLOCK and not self.is_stream and _RECEIPT_FIELD not in properties:
             self._header_cache.enter(key, headers)
         return headers
+
+    def _follow_stream(self, properties: bytes) -> None:
+        """Learn from the first message whether it is a stream's, and of a stream where it stands."""
+        offset = _stream_offset(properties)
+        if self.is_stream is None:
+            self.is_stream = offset is not None
+        if self.is_stream and offset is not None:
+            # Messages of a stream are not cached, because each has another offset among its properties.
+            self.next_offset = offset + 1
 
     def drop_for_requeue(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
         """Take a delivery for a client that is too slow, and keep nothing but its tag.

@@ -31,7 +31,7 @@ class TrafficCounter:
     """Messages, and bytes of their bodies, of a subscription, a destination, or anything larger.
 
     ``outstanding`` messages were delivered and are not settled. The others became ``acknowledged``, ``requeued`` or
-    ``discarded``.
+    ``discarded``. Messages that were ``filtered`` out by a selector were not delivered.
     """
 
     published: int = 0
@@ -43,6 +43,7 @@ class TrafficCounter:
     acknowledged: int = 0
     requeued: int = 0
     discarded: int = 0
+    filtered: int = 0
 
     def add(self, other: TrafficCounter) -> None:
         """Add every count of another counter."""

@@ -12,7 +12,6 @@ from gateway.amqp import properties as amqp
 from gateway.amqp.properties import LONGEST_SHORT_STRING, Properties
 from gateway.session import error_frames
 from gateway.session.destinations import message_reply_to
-from gateway.stomp.encoder import encode_headers
 from gateway.stomp.headers import read_boolean, read_integer
 
 PERSISTENT: Final = 2
@@ -103,8 +102,8 @@ def table_of_send(
     return (*pieces, piece), tuple(names)
 
 
-def message_headers(properties: Properties) -> bytes:
-    """The encoded header lines of a MESSAGE: first the headers table, in its order, then the properties."""
+def shown_headers(properties: Properties) -> list[tuple[bytes, bytes]]:
+    """The headers of a MESSAGE that are the message's own: first the headers table, in its order, then properties."""
     lines = _property_lines(properties)
     taken = _OWN.union([name for name, _ in lines]) if lines else _OWN
     table = [
@@ -112,7 +111,7 @@ def message_headers(properties: Properties) -> bytes:
         for name, value in properties.headers or ()
         if name not in taken
     ]
-    return encode_headers(table + lines)
+    return table + lines
 
 
 def _property_lines(found: Properties) -> list[tuple[bytes, bytes]]:

@@ -148,6 +148,16 @@ class _PartialBody:
             pieces.clear()
             self._rest, self._position = data, missing - 1
 
+    @property
+    def missing(self) -> int:
+        """Bytes that are to come, the NUL included."""
+        return self._missing
+
+    @property
+    def behind(self) -> bytes:
+        """What came behind the frame."""
+        return self._rest[self._position + 1 :]
+
     def take(self) -> tuple[Frame, bytes, int] | None:
         """The frame once it is complete, and where in which bytes its NUL should be."""
         return None if self._missing else (self._frame, self._rest, self._position)
@@ -184,6 +194,19 @@ class Decoder:
         """Bytes received that belong to no frame handed out yet."""
         waiting = len(self._chunk) - self._position
         return waiting + (self._partial.size if self._partial else 0)
+
+    @property
+    def unread(self) -> tuple[int, bytes]:
+        """Of a body that is arriving, how many bytes are to come; and the bytes that follow what is handed out."""
+        partial = self._partial
+        if isinstance(partial, _PartialBody):
+            return partial.missing, partial.behind
+        return 0, self._chunk[self._position :] if partial is None else bytes(partial.buffer)
+
+    def take_over(self, other: Decoder) -> None:
+        """Go on where another decoder is, which is not used any more."""
+        for name in Decoder.__slots__:
+            setattr(self, name, getattr(other, name))
 
     def feed(self, data: bytes) -> None:
         """Take what one read of the socket gave.

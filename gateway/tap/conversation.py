@@ -7,7 +7,7 @@ connection goes on, and the journal has what came before.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
@@ -27,9 +27,9 @@ from gateway.session.delivery_ledger import AckMode
 from gateway.session.destinations import TEMP_QUEUE, DestinationKind, durable_queue_name, parse
 from gateway.session.queues import QUEUE_ARGUMENTS
 from gateway.session.traffic import SendCounter
+from gateway.stomp.frame_scanner import FrameScanner, ScannedFrame, UnreadableStreamError
 from gateway.stomp.headers import read_boolean, read_integer, trim_values
 from gateway.tap import departures
-from gateway.tap.frame_scanner import FrameScanner, ScannedFrame, UnreadableStreamError
 from gateway.tap.tapped_subscription import TappedSubscription
 
 _MODES: Final = {mode.value: mode for mode in AckMode}
@@ -44,6 +44,7 @@ _LONGEST_ID: Final = 1_024
 # Frames that a client sends before CONNECTED, and bytes of their headers: they are looked at when it has come.
 _MAX_EARLY: Final = 1_000
 _MAX_EARLY_BYTES: Final = 65_536
+_FRAMES_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +104,32 @@ class Conversation:
         self._has_prefetch = self._is_leaving = False
         self._errors = 0
 
-    def heard(self, data: bytes, *, from_client: bool) -> None:
-        """Bytes have passed. HOT: once per read."""
+    def heard(self, data: bytes, *, from_client: bool) -> Iterator[None]:
+        """Bytes have passed: hear some frames with each step of the iterator. HOT: once per read."""
+        self._clock.tick()
+        return self._hear(data, from_client, self._clock.now)
+
+    def _hear(self, data: bytes, from_client: bool, at: int) -> Iterator[None]:
+        """Hear what has passed ``at`` that time."""
         side = self._client if from_client else self._server
         side.size += len(data)
-        if side.scanner is None:
+        scanner = side.scanner
+        if scanner is None:
             return
-        self._clock.tick()
-        take = self._from_client if from_client else self._from_server
+        take, clock = self._from_client if from_client else self._from_server, self._clock
+        clock.now = at
         try:
-            for frame in side.scanner.scan(data):
+            for frame in scanner.scan(data):
                 side.frames += 1
                 if self._trims:
                     frame = frame._replace(headers=trim_values(frame.headers))  # noqa: PLW2901
                 take(frame)
+                if not side.frames % _FRAMES_AT_ONCE:
+                    yield
+                    # Others were heard meanwhile.
+                    if side.scanner is not scanner:
+                        return
+                    clock.now = at
         except UnreadableStreamError as error:
             self.give_up(from_client=from_client, reason=str(error))
 
@@ -132,8 +145,8 @@ class Conversation:
         if self._recorder is not None:
             self._recorder.time_passed()
 
-    def ended(self, *, by_client: bool, is_stopping: bool = False) -> None:
-        """The connection is over; ``by_client``: the client closed first."""
+    def ended(self, *, by_client: bool, is_stopping: bool = False) -> Iterator[None]:
+        """The connection is over; ``by_client``: the client closed first. A subscription ends with each step."""
         recorder, self._recorder = self._recorder, None
         if recorder is None:
             return
@@ -149,6 +162,7 @@ class Conversation:
         unacked = recorder.unacked
         for subscription in tuple(self._subscriptions.values()):
             recorder.unsubscribed(subscription, "end")
+            yield
         self._clock.tick()
         client, server = self._client, self._server
         recorder.end(reason, (client.frames, server.frames), (client.size, server.size), unacked)

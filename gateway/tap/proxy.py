@@ -2,6 +2,9 @@
 
 Each direction has at most one read and one write buffer in memory: while one side does not take what it gets, the other
 is not read. The end of a direction is passed on, and the other direction goes on.
+
+The conversation hears a large read a part at a time, so that frames that take long to hear keep nobody else waiting.
+Until it has heard all that has passed, neither side is read.
 """
 
 from __future__ import annotations
@@ -9,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol, cast
 
 import structlog
 
+from gateway.server.paced_work import PacedWork
 from gateway.tap.conversation import Conversation
 
 log = structlog.get_logger("gateway.tap")
@@ -24,6 +29,8 @@ _HIGH_WATER: Final = 256 * 1024
 _ANSWER_WITHIN: Final = 2.0
 # Seconds for one end to take what is left, once the other is closed.
 _REST_WITHIN: Final = 30.0
+# A read of at most so many bytes is heard at once: to pace it would cost more than it can.
+_SMALL: Final = 1024
 # Closing a socket sends a reset.
 _LINGER_NOT: Final = struct.pack("ii", 1, 0)
 
@@ -37,6 +44,7 @@ class Ending(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.other: Ending | None = None
         self.has_ended = False
+        self.peer_is_slow = False
         # What came before there was another end: one read, since uvloop begins to read whatever is asked of it.
         self._kept = b""
 
@@ -64,8 +72,17 @@ class Ending(asyncio.Protocol):
             self.data_received(kept)
         if self.has_ended:
             self.eof_received()
-        elif self.transport is not None:
-            self.transport.resume_reading()
+        self.read_if_free()
+
+    def read_if_free(self) -> None:
+        """Read this end unless the other one is slow, or what has passed is still to be heard."""
+        transport = self.transport
+        if transport is None or transport.is_closing() or self.has_ended:
+            return
+        if self.peer_is_slow or self._connection.is_behind:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
 
     def eof_received(self) -> bool:
         """See `asyncio.Protocol`. Whether this end stays open for what is still to come from the other."""
@@ -89,14 +106,16 @@ class Ending(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`: this peer is slow."""
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.pause_reading()
+        self._hold_other(True)
 
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`."""
-        other = self.other
-        if other is not None and other.transport is not None and not other.transport.is_closing():
-            other.transport.resume_reading()
+        self._hold_other(False)
+
+    def _hold_other(self, is_slow: bool) -> None:
+        if self.other is not None:
+            self.other.peer_is_slow = is_slow
+            self.other.read_if_free()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
@@ -122,6 +141,9 @@ def _reset(transport: asyncio.Transport) -> None:
 class TapContext(Protocol):
     """What all connections of a tap share."""
 
+    turns: PacedWork
+    """Their work that can take long."""
+
     def begin(self, connection: TappedConnection) -> None:
         """A client has connected: connect to its server."""
 
@@ -145,6 +167,8 @@ class TappedConnection:
         self._is_stopping = self._has_failed = False
         self._lost = 0
         self._deadline: asyncio.TimerHandle | None = None
+        # What the conversation has still to do, in order.
+        self._left: deque[Iterator[None]] = deque()
 
     def ending_of_server(self) -> Ending:
         """The end to connect to the server with."""
@@ -179,31 +203,62 @@ class TappedConnection:
             client.join(ending)
 
     def heard(self, data: bytes, *, from_client: bool) -> None:
-        """Let the conversation hear what has been passed on. Its faults are its own."""
+        """Let the conversation hear what has been passed on. HOT: once per read."""
         conversation = self._conversation
         if conversation is None:
             return
         try:
-            conversation.heard(data, from_client=from_client)
-        except Exception as error:
-            log.error("internal error", peer=self.peer, exc_info=error)
-            self._give_up(conversation)
+            work = conversation.heard(data, from_client=from_client)
+            if self._left or len(data) > _SMALL:
+                self._do(work)
+            else:
+                for _ in work:
+                    pass
+        except Exception as error:  # noqa: BLE001 - the bytes pass all the same
+            self.failed(error)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something that has passed is still to be heard."""
+        return bool(self._left)
+
+    def _do(self, work: Iterator[None]) -> None:
+        """Do this behind what is left to do, now or a part at a time."""
+        self._left.append(work)
+        if len(self._left) == 1:
+            self._context.turns.do(self, self._go_on)
+        if self._left:
+            self._read_if_free()
+
+    def _go_on(self) -> None:
+        turns = self._context.turns
+        while self._left:
+            for _ in self._left[0]:
+                if turns.time_left <= 0:
+                    turns.later(self, self._go_on)
+                    return
+            self._left.popleft()
+        self._read_if_free()
+
+    def _read_if_free(self) -> None:
+        for ending in (self.client, self.server):
+            if ending is not None:
+                ending.read_if_free()
 
     def time_passed(self) -> None:
         """Called about once a second."""
-        conversation = self._conversation
-        if conversation is None or self._has_failed:
-            return
-        try:
-            conversation.time_passed()
-        except Exception as error:
-            log.error("internal error", peer=self.peer, exc_info=error)
-            self._give_up(conversation)
+        if self._conversation is not None and not self._has_failed:
+            self._conversation.time_passed()
 
-    def _give_up(self, conversation: Conversation) -> None:
+    def failed(self, error: Exception) -> None:
+        """See `FaultOwner`: a fault of the conversation is its own, and the bytes go on."""
+        log.error("internal error", peer=self.peer, exc_info=error)
         self._has_failed = True
-        for side in (True, False):
-            conversation.give_up(from_client=side, reason="a fault of the tap")
+        if self._conversation is not None:
+            for side in (True, False):
+                self._conversation.give_up(from_client=side, reason="a fault of the tap")
+        if self._left:
+            self._context.turns.later(self, self._go_on)
 
     def at_latest(self, seconds: float, act: Callable[[], None]) -> None:
         """Do this if the connection is still there then. What was to be done before is not."""
@@ -226,12 +281,13 @@ class TappedConnection:
         if self._lost < (1 if self.server is None else 2):
             return
         self._cancel_deadline()
-        conversation = self._conversation
+        self._do(self._end())
+
+    def _end(self) -> Iterator[None]:
         try:
-            if conversation is not None:
-                conversation.ended(by_client=self._ended_by_client is not False, is_stopping=self._is_stopping)
-        except Exception as error:
-            log.error("internal error", peer=self.peer, exc_info=error)
+            if self._conversation is not None:
+                by_client = self._ended_by_client is not False
+                yield from self._conversation.ended(by_client=by_client, is_stopping=self._is_stopping)
         finally:
             self._context.ended(self)
 

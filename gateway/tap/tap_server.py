@@ -22,6 +22,7 @@ from gateway.journal.session_recorder import VirtualHostJournal
 from gateway.journal.writer import Clock, Writer, WriterSettings
 from gateway.server.listen.listener import bound
 from gateway.server.log_limits import LogRateLimiter
+from gateway.server.paced_work import PacedWork
 from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.serving import raise_file_descriptors
 from gateway.tap.conversation import Conversation, TapJournal
@@ -39,7 +40,11 @@ _STOP_WITHIN: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class TapSettings:
-    """What a tap is told. ``listen_tls`` and ``upstream_tls`` are None without TLS on that side."""
+    """What a tap is told.
+
+    Finished segments are kept for ``retain`` seconds, or until there are more than ``retain_bytes``. ``listen_tls`` and
+    ``upstream_tls`` are None without TLS on that side.
+    """
 
     listen: SocketAddress
     upstream: SocketAddress
@@ -49,6 +54,8 @@ class TapSettings:
     by_message: bool = False
     hashes_users: bool = False
     peers: str = "full"
+    retain: float = 7 * 86_400.0
+    retain_bytes: int | None = None
     listen_tls: ssl.SSLContext | None = field(default=None, repr=False)
     upstream_tls: ssl.SSLContext | None = field(default=None, repr=False)
 
@@ -61,8 +68,9 @@ def open_journal(settings: TapSettings) -> TapJournal:
         JournalKeyError: the key that logins are hashed with cannot be used.
     """
     writer_settings = WriterSettings(
-        settings.directory, node_name(settings.node), gateway=__version__, impl=settings.impl
-    )
+        settings.directory, node_name(settings.node), retain=settings.retain, gateway=__version__,
+        retain_bytes=settings.retain_bytes, impl=settings.impl,
+    )  # fmt: skip
     writer = Writer(writer_settings, Clock(), os.getpid())
     try:
         writer.probe()
@@ -83,6 +91,7 @@ class TapServer:
         self.addresses: list[tuple[str, int]] = []
         self.connections = 0
         self.unreadable = 0
+        self.turns = PacedWork()
         self._settings = settings
         self._journal = journal
         self._writer = journal.virtual_host.writer
@@ -160,8 +169,7 @@ class TapServer:
         self._writer.flush()
 
     def _time_passed(self) -> None:
-        for connection in self._open:
-            connection.time_passed()
+        self.turns.do_each((connection, connection.time_passed) for connection in tuple(self._open))
 
     async def stop(self) -> None:
         """Close everything, and finish the journal."""

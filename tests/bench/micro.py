@@ -12,6 +12,8 @@ import sys
 import timeit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import pamqp.base
@@ -21,7 +23,7 @@ import pamqp.frame
 import pamqp.header
 
 from gateway.amqp.codec import Publication, encode_ack, encode_publish
-from gateway.amqp.properties import Properties, decode, encode_around_table
+from gateway.amqp.properties import Properties, decode, encode_around_table, table_entries
 from gateway.amqp.splitter import Sink, Splitter
 from gateway.config.virtual_host import ConfirmWindow, FindVirtualHost, Upstream, VirtualHost
 from gateway.session import ops
@@ -179,7 +181,7 @@ class _Conversation:
 
     def __init__(self, upstream: Upstream | None = None) -> None:
         window = ConfirmWindow(messages=(1 << 31) - 1, bytes=1 << 60)
-        settings = VirtualHost(name="/", upstream=upstream or Upstream(), confirm_window=window)
+        settings = VirtualHost(name="/", upstream=upstream or Upstream(), confirm_window=window, selectors=True)
         self.connect(lambda _: settings, FrameLimits())
 
     def connect(self, settings_of: FindVirtualHost, limits: FrameLimits) -> None:
@@ -205,8 +207,8 @@ class _Conversation:
             raise AssertionError("the session did not ask for a channel")
         self.answer(ops.PublisherPrepared(3, _FRAME_MAX, operation.confirms))
 
-    def subscribe(self, mode: bytes) -> Subscription:
-        self.say(b"SUBSCRIBE\nid:0\ndestination:/queue/q\nack:%b\n\n\0" % mode)
+    def subscribe(self, mode: bytes, destination: bytes = b"/queue/q", selector: bytes = b"") -> Subscription:
+        self.say(b"SUBSCRIBE\nid:0\ndestination:%b\nack:%b\nselector:%b\n\n\0" % (destination, mode, selector))
         operation = self.session.take_operation()
         if not isinstance(operation, ops.Subscribe):
             raise AssertionError("the session did not ask to subscribe")
@@ -303,6 +305,30 @@ def _deliver_alike() -> Callable[[], object]:
     return run
 
 
+def _select(prices: Sequence[int], *, selects: bool) -> Callable[[], object]:
+    """Deliveries with these prices in turn to a subscription that selects none of them, or all."""
+    conversation = _Conversation()
+    sign = b">" if selects else b"<"
+    subscription = conversation.subscribe(b"auto", b"/topic/t", b"price %b 0 AND symbol LIKE 'A%%'" % sign)
+    session, body, tags = conversation.session, payload.body(42), iter(range(1, 1 << 60))
+    entries = [table_entries([(b"price", b"%d" % price), (b"symbol", b"ACME")]) for price in prices]
+    before, behind = encode_around_table(Properties())
+    blocks = cycle([before + len(each).to_bytes(4, "big") + each + behind for each in entries])
+
+    def run() -> object:
+        for _ in range(_BATCH):
+            subscription.deliver(next(tags), False, b"\x09amq.topic\1t", next(blocks), body)
+        sent = len(session.output)
+        session.output.clear()
+        session.settle_auto_acks()
+        session.take_settlements()
+        return sent
+
+    if bool(run()) is not selects:
+        raise AssertionError("the selector does not do what it should")
+    return run
+
+
 def _acknowledge() -> Callable[[], object]:
     conversation = _Conversation()
     subscription, tags = conversation.subscribe(b"client-individual"), iter(range(1, 1 << 60))
@@ -346,6 +372,10 @@ BENCHES: dict[str, Bench] = {
     "session: deliver": Bench(_deliver, _BATCH),
     "session: deliver many that are alike": Bench(_deliver_alike, _BATCH),
     "session: deliver, and ACK": Bench(_acknowledge, _BATCH),
+    "session: deliver what a selector selects": Bench(partial(_select, [7], selects=True), _BATCH),
+    "session: filter out what it does not": Bench(partial(_select, [7], selects=False), _BATCH),
+    "session: filter out, 64 kinds of headers in turn": Bench(partial(_select, range(64), selects=False), _BATCH),
+    "session: filter out, headers that are always new": Bench(partial(_select, range(5_000), selects=False), _BATCH),
 }
 """Name to benchmark. Lines marked (pamqp) do the same with pamqp, for comparison."""
 

@@ -13,6 +13,7 @@ from gateway.session import translate
 from gateway.session.context import State
 from gateway.session.session import Session
 from gateway.stomp.decoder import Decoder, FrameLimits
+from gateway.stomp.encoder import encode_headers
 from tests.fuzz.violation import demand
 from tests.support.model_broker import ModelBroker
 from tests.support.session_peer import SERVER, ModelBridge, resolve
@@ -106,7 +107,7 @@ def check_properties(data: bytes) -> None:
         return
     texts = [(name, value) for name, value in found.headers or () if isinstance(value, bytes)]
     demand(sum(len(name) + len(value) for name, value in texts) <= len(data), "nothing is read twice")
-    shown = translate.message_headers(found)
+    shown = encode_headers(translate.shown_headers(found))
     demand(b"\0" not in shown.replace(b"\\0", b"") or b"\0" in data, "no byte comes from nowhere")
     before, behind = properties.encode_around_table(found)
     table = properties.table_entries(texts)

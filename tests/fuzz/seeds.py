@@ -31,6 +31,7 @@ WORDS: Final = (
     b"id:1\n", b"id:2\n", b"ack:auto\n", b"ack:client\n", b"ack:client-individual\n", b"prefetch-count:2\n",
     b"receipt:r\n", b"receipt: r\\c1\n", b"transaction:t\n", b"transaction:u\n", b"transaction:v\n",
     b"content-length:3\n", b"content-length:0\n", b"content-length:99999999999\n",
+    b"selector:type = 'a' OR number > 5\n", b"selector:priority IS NOT NULL\n", b" AND NOT x LIKE 'a%'",
     b"durable:true\n", b"persistent:true\n", b"auto-delete:true\n", b"exclusive:true\n", b"requeue:false\n",
     b"x-queue-name:own\n", b"x-max-length:1\n", b"x-expires:1000\n", b"x-message-ttl:-1\n", b"priority:9\n",
     b"timestamp:18446744073709551615\n", b"expiration:1000\n", b"user-id:guest\n", b"user-id:other\n",
@@ -53,6 +54,9 @@ LIVES: Final = (
     "DISCONNECT\nreceipt:bye\n\n\0",
     _CONNECT + "SUBSCRIBE\nid:1\ndestination:/queue/q\nack:client\nprefetch-count:3\n\n\0<m0><m1><m2><m3>"
     "ACK\nid:T_1@@S@@2\n\n\0<w129><m0><w0>NACK\nid:T_1@@S@@3\n\n\0",
+    # A selector, which some messages do not fulfil.
+    _CONNECT + "SUBSCRIBE\nid:1\ndestination:/topic/a.b\nack:client\nselector:priority IS NULL\n\n\0"
+    "<m8><m10><m8><m10><w129><m8><w0>ACK\nid:T_1@@S@@1\n\n\0<m10><l0><b1><m10>UNSUBSCRIBE\nid:1\n\n\0",
     # Transactions.
     _CONNECT + "BEGIN\ntransaction:t\n\n\0BEGIN\ntransaction:u\n\n\0BEGIN\ntransaction:v\n\n\0"
     "SEND\ndestination:/topic/a.b\ntransaction:t\n\nhello\0COMMIT\ntransaction:t\nreceipt:r\n\n\0<t200>",

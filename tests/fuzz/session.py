@@ -21,7 +21,7 @@ _FLAVOURS: Final = (
     VirtualHost(name="/"),
     VirtualHost(name="/", conformance="strict"),  # here CONNECT may be left out, too
     VirtualHost(name="/", compatibility="next", hide_server_info=True, default_nack_requeue=False),
-    VirtualHost(name="/", subscription_queues="exclusive"),
+    VirtualHost(name="/", subscription_queues="exclusive", selectors=True),
 )
 # Limits that an input can reach.
 _TIGHT: Final[dict[str, Any]] = dict(

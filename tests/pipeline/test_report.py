@@ -19,9 +19,9 @@ from gateway.errors import PipelineError, UsageError
 from gateway.journal.histogram import bucket_of, highest_of, percentile
 from gateway.pipeline.lake import Lake
 from gateway.pipeline.report import FORMATS, ReportOptions, write_report
-from gateway.pipeline.report.charts import Series, latency_ticks, lines
+from gateway.pipeline.report.charts import latency_ticks, lines
 from gateway.pipeline.report.client_text import columns_of, name_of, shortened, visible
-from gateway.pipeline.report.span import MOST_POINTS, WIDTHS, Span
+from gateway.pipeline.report.queries import MOST_POINTS, WIDTHS, Span
 from gateway.pipeline.report.units import (
     DAY,
     HOUR,
@@ -98,6 +98,10 @@ class Outline(HTMLParser):
 
 def plots_of(page: str) -> list[ET.Element]:
     return [ET.fromstring(text) for text in re.findall(r'<svg [^>]*class="plot.*?</svg>', page, re.DOTALL)]  # noqa: S314
+
+
+def wide_plot(page: str, key: str) -> ET.Element:
+    return next(plot for plot in plots_of(page) if f"{key}-wide" in str(plot.get("aria-labelledby")))
 
 
 def tables_of(page: str) -> dict[str, list[list[str]]]:
@@ -205,6 +209,16 @@ class TestNumbers:
         per_second = (ticks["0/s"] - ticks["4/s"]) / 4
         assert [(heights[2] - height) / per_second for height in heights] == pytest.approx([3, 5, 0], abs=0.1)
 
+    def test_a_rate_is_of_the_part_of_a_bin_that_was_asked_for(self, rows: Rows, page: Page) -> None:
+        for second in range(0, 3620, 10):
+            rows.event(START + timedelta(seconds=second), "send", 20)
+        text = page(rows.write(), START + timedelta(seconds=10), START + timedelta(seconds=3610))
+        found = tables_of(text)["Messages over time"][1:]
+        assert [found[0][:3], found[1][:3], found[-1][:3]] == [
+            ["2026-11-21 10:00:00", "40", "2/s"], ["2026-11-21 10:00:30", "60", "2/s"],
+            ["2026-11-21 11:00:00", "20", "2/s"],
+        ]  # fmt: skip
+
     def test_percentiles_come_from_merged_buckets(self, rows: Rows, page: Page) -> None:
         values = [100 * number for number in range(1, 101)]
         for number, value in enumerate(values):
@@ -222,6 +236,22 @@ class TestNumbers:
             "4",
             *(latency(highest_of(bucket_of(value))).replace("\u00a0", " ") for value in (3100, 9100, 9100)),
         ]
+
+    def test_a_point_without_neighbours_is_drawn(self, rows: Rows, page: Page) -> None:
+        for second in (0, 600, 630, 1800):
+            rows.event(START + timedelta(seconds=second), "ack", latency_us=5000)
+        drawn = wide_plot(page(rows.write()), "latency-ack")
+        assert len([mark for mark in drawn.iter(f"{SVG}path") if mark.get("fill") == "var(--c4)"]) == 2
+
+    def test_bars_of_errors_stand_on_one_another(self, rows: Rows, page: Page) -> None:
+        for code, n in (("a", 30), ("b", 10)):
+            rows.event(START, "error", n, code=code)
+        drawn = wide_plot(page(rows.write()), "errors")
+        boxes = [re.findall(r"[-\d.]+", str(mark.get("d"))) for mark in drawn.iter(f"{SVG}path")
+                 if "hatch" in str(mark.get("fill"))]  # fmt: skip
+        (_, top1, _, height1), (_, top2, _, height2) = (map(float, box[:4]) for box in boxes)
+        assert height1 == pytest.approx(3 * height2, rel=0.01)
+        assert top2 + height2 == pytest.approx(top1, abs=0.1)
 
     def test_errors_by_code_add_up(self, rows: Rows, page: Page) -> None:
         for number in range(12):
@@ -262,7 +292,7 @@ class TestNumbers:
         for number in range(20):
             rows.add("dest_hour", START, hour=START, destination=f"/queue/{number:02}", sent=100 - number, delivered=1)
         text = page(rows.write())
-        drawn = next(plot for plot in plots_of(text) if "destinations-wide" in str(plot.get("aria-labelledby")))
+        drawn = wide_plot(text, "destinations")
         names = [mark.text for mark in drawn.iter(f"{SVG}text") if mark.get("text-anchor") == "end"]
         assert names == [*(f"/queue/{number:02}" for number in range(15)), "5 others together"]
         assert len(tables_of(text)["Destinations"]) == 21
@@ -322,7 +352,6 @@ class TestTime:
         assert width in WIDTHS
         assert len(span.bins(width)) <= MOST_POINTS + 1
         assert len(span.bins(width)) >= min(MOST_POINTS // 6, length // WIDTHS[0])
-        assert sum(span.seconds_of(begin, width) for begin in span.bins(width)) * SECOND == length
 
     def test_clocks_that_were_wrong_make_no_endless_report(self, rows: Rows, page: Page) -> None:
         for at in (datetime(1970, 1, 1, tzinfo=UTC), START, datetime(9999, 12, 31, 23, 59, 50, tzinfo=UTC)):
@@ -331,6 +360,7 @@ class TestTime:
             rows.event(at, "confirm", 5, latency_us=2000)
         text = page(rows.write())
         Outline(text)
+        assert {len(lines) for caption, lines in tables_of(text).items() if "over time" in caption} == {501}
         assert len(text) < 5_000_000
         assert "1970-01-01 00:00:00 to 9999-12-31 23:59:59 UTC" in text
 
@@ -713,7 +743,7 @@ class TestScales:
 
 def _time_labels(start: int, length: int) -> list[list[str]]:
     """Both lines of the labels along the bottom of a plot for wide screens."""
-    drawn = lines("a", "title", "what", Span(start, start + length), [start], [Series("sent", 1, [1.0])])
+    drawn = lines("a", "title", "what", Span(start, start + length), [{"middle": start, "sent": 1.0}], ["sent"])
     texts = (mark.findall(f"{SVG}tspan") for mark in plots_of(drawn)[0].iter(f"{SVG}text"))
     return [[line.text or "" for line in pair] for pair in texts if pair]
 

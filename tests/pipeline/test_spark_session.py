@@ -48,6 +48,17 @@ def test_what_tables_need_is_set_and_the_session_of_others_is_left_alone(spark: 
     assert theirs.conf.get(zone) == "Asia/Tokyo"
 
 
+def test_an_error_of_java_is_told_in_java_s_words(spark: SparkSession) -> None:
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415
+
+    from gateway.pipeline.spark_session import first_line  # noqa: PLC0415
+
+    with pytest.raises(Py4JJavaError) as caught:
+        spark.sparkContext._jvm.java.util.ArrayList().get(5)  # type: ignore[union-attr]
+    assert first_line(caught.value) == "java.lang.IndexOutOfBoundsException: Index 5 out of bounds for length 0"
+    assert first_line(ValueError("first\nsecond")) == "first"
+
+
 def test_without_java_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gateway.pipeline import spark_session  # noqa: PLC0415
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from gateway.tap.frame_scanner import FrameScanner, ScannedFrame, UnreadableStreamError
+from gateway.stomp.frame_scanner import FrameScanner, ScannedFrame, UnreadableStreamError
 from tests.property.cuts import cut, one_by_one, points
 from tests.property.stomp_streams import consumers, producers, read, streams
 

@@ -9,14 +9,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from gateway.selectors.selector import read_selector
 from gateway.session.context import SessionContext
 from gateway.session.delivery_ledger import AckMode
+from gateway.session.selective_subscription import Selection, SelectiveSubscription
 from gateway.session.subscribe import AckHandler
 from gateway.session.subscription import Subscription
 from tests.support.playbook import NO_PROPERTIES, TO_QUEUE
 from tests.support.unacked import Unacked
 
 SESSION = b"session-x"
+NOT_SELECTED = b"\0\1x"
 
 
 class Ledger(RuleBasedStateMachine):
@@ -30,7 +33,7 @@ class Ledger(RuleBasedStateMachine):
         self.acknowledgements = AckHandler(context)
         self.output = context.output
         self.subscriptions = context.subscriptions
-        self.subscription = Subscription(b"T_1", b"1", self.mode, SESSION, window=8)
+        self.subscription = self.new_subscription()
         self.subscription.set_channel(1)
         self.subscriptions.add(self.subscription, "q")
         self.subscriptions.start(self.subscription)
@@ -44,6 +47,9 @@ class Ledger(RuleBasedStateMachine):
         self.given_back: set[int] = set()
         self.discarded: set[int] = set()
         self.drop_for_requeue: set[int] = set()
+
+    def new_subscription(self) -> Subscription:
+        return Subscription(b"T_1", b"1", self.mode, SESSION, window=8)
 
     # The broker.
 
@@ -126,6 +132,11 @@ class Ledger(RuleBasedStateMachine):
             self.acked.update(self.held)
             self.held.clear()
 
+    @property
+    def kept_from_client(self) -> set[int]:
+        """Deliveries that are not settled and that the client has not seen, so that it cannot name them."""
+        return self.drop_for_requeue
+
     # What must always be true.
 
     @invariant()
@@ -137,7 +148,7 @@ class Ledger(RuleBasedStateMachine):
         possible = [
             tag
             for tag in range(1, self.last + 2)
-            if self.subscription.ledger.is_outstanding(tag) and tag not in self.drop_for_requeue
+            if self.subscription.ledger.is_outstanding(tag) and tag not in self.kept_from_client
         ]
         assert possible == self.held
 
@@ -162,6 +173,57 @@ class AutoLedger(Ledger):
 
 class ClientLedger(Ledger):
     mode = AckMode.CLIENT
+
+
+class SelectiveLedgerMachine(Ledger):
+    """Some messages are not for the client, and are acknowledged without it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filtered: set[int] = set()
+
+    def new_subscription(self) -> Subscription:
+        subscription = SelectiveSubscription(b"T_1", b"1", self.mode, SESSION, window=8)
+        selector = read_selector(b"destination = '/queue/q'")
+        assert selector is not None
+        subscription.selection = Selection(selector)
+        return subscription
+
+    @precondition(lambda self: not self.shedding)
+    @rule(count=st.integers(1, 5), alike=st.booleans())
+    def deliver_what_is_not_selected(self, count: int, alike: bool) -> None:
+        first, self.last = self.last + 1, self.last + count
+        tags = range(first, self.last + 1)
+        self.broker.waiting.update(tags)
+        self.filtered.update(tags)
+        if alike:
+            self.subscription.deliver(first, False, NOT_SELECTED, NO_PROPERTIES, b"x")
+            self.subscription.deliver_alike(first + 1, [b"x"] * (count - 1))
+        else:
+            for tag in tags:
+                self.subscription.deliver(tag, False, NOT_SELECTED, NO_PROPERTIES, b"x")
+        self.acked.update(tags)
+
+    @invariant()
+    def messages_are_counted_where_they_went(self) -> None:
+        stats = self.subscription.stats
+        assert stats.delivered == self.shown
+        assert stats.filtered == len(self.filtered)
+        assert stats.outstanding == len(self.held) + len(self.drop_for_requeue)
+        gone = self.shown - len(self.held)
+        assert stats.acknowledged + stats.requeued + stats.discarded == gone
+
+
+class SelectiveClientLedger(SelectiveLedgerMachine):
+    mode = AckMode.CLIENT
+
+
+class SelectiveAutoLedger(SelectiveLedgerMachine):
+    mode = AckMode.AUTO
+
+    @property
+    def kept_from_client(self) -> set[int]:
+        return self.drop_for_requeue | self.filtered
 
 
 class NumberZeroLedger(ClientLedger):
@@ -189,6 +251,15 @@ def test_the_accounts_of_client_and_broker_agree(ledger: type[Ledger]) -> None:
     run_state_machine_as_test(ledger, settings=STEPS)
 
 
+@pytest.mark.parametrize(
+    "ledger",
+    [SelectiveLedgerMachine, SelectiveAutoLedger, SelectiveClientLedger],
+    ids=lambda ledger: ledger.mode.value.decode(),
+)
+def test_the_accounts_agree_with_a_selector(ledger: type[Ledger]) -> None:
+    run_state_machine_as_test(ledger, settings=settings(STEPS, max_examples=50))
+
+
 def test_the_accounts_agree_when_everything_is_settled_at_once() -> None:
     run_state_machine_as_test(NumberZeroLedger, settings=STEPS)
 
@@ -197,7 +268,10 @@ def test_the_accounts_agree_when_the_client_guesses() -> None:
     run_state_machine_as_test(GuessingLedger, settings=STEPS)
 
 
-@pytest.mark.parametrize("ledger", [Ledger, ClientLedger, NumberZeroLedger, GuessingLedger])
+@pytest.mark.parametrize(
+    "ledger",
+    [Ledger, ClientLedger, NumberZeroLedger, GuessingLedger, SelectiveClientLedger],
+)
 def test_the_accounts_agree_where_the_floor_rises_over_what_is_outstanding(
     ledger: type[Ledger], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,10 +152,31 @@ async def test_without_users_only_this_machine_closes_sessions(unguarded: Gatewa
         path = f"/api/sessions/{client.connected['session']}"
         assert (await elsewhere.ask(path)).status == 200
         assert (await elsewhere.ask("/api/links/fail-back", "POST")).status == 403
+        assert (await elsewhere.ask("/api/log-level?level=debug", "POST")).status == 403
+        assert (await elsewhere.ask("/api/log-level")).json == {"level": "info", "configured": "info", "until": None}
         refused = await elsewhere.ask(path, "DELETE")
         assert refused.status == 403
         assert "users" in refused.json["error"]
         assert (await here.ask(path, "DELETE")).status == 204
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [("level=warning&seconds=1", 200), ("level=loud", 400), ("level=debug&seconds=0", 400),
+     ("level=debug&seconds=86401", 400), ("", 400)],
+)  # fmt: skip
+async def test_the_level_of_the_log_is_changed_with_sense_only(
+    unguarded: GatewayProcess, query: str, status: int
+) -> None:
+    admin = AdminClient(("127.0.0.1", unguarded.admin[1]))
+    foreign = await admin.ask(f"/api/log-level?{query}", "POST", Origin="http://elsewhere.example")
+    assert foreign.status == 403
+    answer = await admin.ask(f"/api/log-level?{query}", "POST")
+    assert answer.status == status
+    if status == 200:
+        assert (answer.json["level"], answer.json["configured"]) == ("warning", "info")
+        assert (await admin.ask("/api/log-level?level=configured", "POST")).json["level"] == "info"
+        assert (await admin.json("/api/overview"))["log_level"]["until"] is None
 
 
 # Headers of every answer.

@@ -9,7 +9,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -64,6 +64,14 @@ def ship(url: str, stream: str, journal: Path) -> None:
     Shipper(journal, StreamTarget(broker(url, stream), 1 << 30, 86_400)).ship_now()
 
 
+def publish(url: str, stream: str, messages: Iterable[tuple[Basic.Properties, bytes]]) -> None:
+    async def run(channel: Channel) -> None:
+        for properties, body in messages:
+            await channel.basic_publish(body, routing_key=stream, properties=properties)
+
+    on_channel(url, run)
+
+
 def collect_command(url: str, stream: str, there: Path, *more: str) -> list[str]:
     parts = urlsplit(url)
     place = f"amqp://{parts.username}@{parts.hostname}:{parts.port}"
@@ -109,56 +117,36 @@ def test_a_large_segment_is_several_messages(
     assert contents(there) == contents(journal)
 
 
-def test_publications_may_be_mixed_broken_off_and_begun_again(
-    broker_url: str, stream: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Gateways publish at the same time, and one is killed in the middle of a segment and publishes it again."""
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        # One gateway is killed in the middle of its segment, and publishes it again.
+        (("a0 b0 a1 b1 again0", 1), ("b2 again1 again2", 2)),
+        # The second run begins with a segment that is not whole yet, which stands within one that is stored.
+        (("b0 a0 b1 b2", 2), ("a1 a2", 1)),
+    ],
+    ids=["killed", "read again"],
+)
+def test_publications_may_be_mixed_and_broken_off(
+    rounds: tuple[tuple[str, int], ...], broker_url: str, stream: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Gateways publish at the same time; what is not whole yet is read again by the next run."""
     monkeypatch.setattr(stream_target, "PART_BYTES", 1000)
     names = [f"d=2026-11-21/gateway-{node}-0123456789abcdef-1-000001.v1.jsonl" for node in "ab"]
     data = [os.urandom(2500), os.urandom(2500)]
-    first, second = (list(parts_of(name, each)) for name, each in zip(names, data, strict=True))
-    again = list(parts_of(names[0], data[0]))
-    order = [first[0], second[0], first[1], second[1], again[0], second[2], again[1], again[2]]
-    for properties, _ in second:
-        properties.timestamp = datetime.now(UTC) + timedelta(hours=2)  # its clock is wrong
+    parts = {
+        f"{publication}{number}": part
+        for publication, segment in (("a", 0), ("b", 1), ("again", 0))
+        for number, part in enumerate(parts_of(names[segment], data[segment]))
+    }
+    for number in range(3):
+        parts[f"b{number}"][0].timestamp = datetime.now(UTC) + timedelta(hours=2)  # its clock is wrong
     there = tmp_path / "there"
     finished(tmp_path / "journal", 1)
     ship(broker_url, stream, tmp_path / "journal")
-
-    async def publish(channel: Channel) -> None:
-        for properties, body in order[:5]:
-            await channel.basic_publish(body, routing_key=stream, properties=properties)
-
-    async def publish_the_rest(channel: Channel) -> None:
-        for properties, body in order[5:]:
-            await channel.basic_publish(body, routing_key=stream, properties=properties)
-
-    on_channel(broker_url, publish)
-    # What is not whole yet is read again by the next run.
-    assert collected(broker_url, stream, there, capsys) == 1
-    on_channel(broker_url, publish_the_rest)
-    assert collected(broker_url, stream, there, capsys) == 2
-    assert [contents(there)[name] for name in names] == data
-
-
-def test_one_that_is_stored_is_not_refused_when_its_end_is_read_again(
-    broker_url: str, stream: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next run begins with a segment that is not whole yet, which stands within one that is stored."""
-    monkeypatch.setattr(stream_target, "PART_BYTES", 1000)
-    names = [f"d=2026-11-21/gateway-{node}-0123456789abcdef-1-000001.v1.jsonl" for node in "ab"]
-    data = [os.urandom(2500), os.urandom(2500)]
-    first, second = (list(parts_of(name, each)) for name, each in zip(names, data, strict=True))
-    there = tmp_path / "there"
-    finished(tmp_path / "journal", 1)
-    ship(broker_url, stream, tmp_path / "journal")
-    for order, stored in (([second[0], first[0], second[1], second[2]], 2), (first[1:], 1)):
-
-        async def publish(channel: Channel, order: Sequence[tuple[Basic.Properties, bytes]] = order) -> None:
-            for properties, body in order:
-                await channel.basic_publish(body, routing_key=stream, properties=properties)
-
-        on_channel(broker_url, publish)
+    for order, stored in rounds:
+        publish(broker_url, stream, [parts[each] for each in order.split()])
         assert collected(broker_url, stream, there, capsys) == stored
     assert [contents(there)[name] for name in names] == data
 
@@ -171,17 +159,12 @@ def test_what_is_no_segment_is_refused_and_stops_nothing(
     ship(broker_url, stream, journal)
     good = "d=2026-11-21/gateway-a-0123456789abcdef-1-000007.v1.jsonl"
 
-    async def publish(channel: Channel) -> None:
-        for name in ("../../outside", "d=2026-11-21/../gateway-a-0123456789abcdef-1-000001.v1.jsonl", "d=2026-11-21/x"):
-            ((properties, body),) = parts_of(name, b"evil\n")
-            await channel.basic_publish(body, routing_key=stream, properties=properties)
-        ((properties, body),) = parts_of(good, b"short\n")
-        bomb = gzip.compress(b"x" * 1_000_000)
-        for damaged in (body[:-12], b"", bomb, gzip.compress(b"other\n")):
-            await channel.basic_publish(damaged, routing_key=stream, properties=properties)
-        await channel.basic_publish(b"hello", routing_key=stream, properties=Basic.Properties())
-
-    on_channel(broker_url, publish)
+    outside = ("../../outside", "d=2026-11-21/../gateway-a-0123456789abcdef-1-000001.v1.jsonl", "d=2026-11-21/x")
+    evil = [part for name in outside for part in parts_of(name, b"evil\n")]
+    ((properties, body),) = parts_of(good, b"short\n")
+    bomb = gzip.compress(b"x" * 1_000_000)
+    damaged = [(properties, each) for each in (body[:-12], b"", bomb, gzip.compress(b"other\n"))]
+    publish(broker_url, stream, [*evil, *damaged, (Basic.Properties(), b"hello")])
     finished(journal, 2)
     ship(broker_url, stream, journal)
     assert cli.main(collect_command(broker_url, stream, there)) == ExitCode.FAILURE
@@ -230,6 +213,7 @@ def test_following_ends_with_sigterm(broker_url: str, stream: str, tmp_path: Pat
     journal, there = tmp_path / "journal", tmp_path / "there"
     finished(journal, 1)
     ship(broker_url, stream, journal)
+    publish(broker_url, stream, [(Basic.Properties(), b"no segment")])
     command = [sys.executable, "-m", "gateway", *collect_command(broker_url, stream, there, "--follow")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         while not contents(there):
@@ -245,6 +229,7 @@ def test_following_ends_with_sigterm(broker_url: str, stream: str, tmp_path: Pat
             process.kill()
     assert process.returncode == ExitCode.OK
     assert out.startswith("2 segments collected")
+    assert out.endswith("1 messages refused\n")
 
 
 def test_a_login_that_is_refused_is_an_error_without_the_passcode(

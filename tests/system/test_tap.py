@@ -10,7 +10,7 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -184,10 +184,10 @@ async def test_a_fault_of_the_tap_is_felt_by_nobody(
 ) -> None:
     original = Conversation.heard
 
-    def heard(self: Conversation, data: bytes, *, from_client: bool) -> None:
+    def heard(self: Conversation, data: bytes, *, from_client: bool) -> Iterator[None]:
         if b"poison" in data:
             raise RuntimeError("a fault of ours")
-        original(self, data, from_client=from_client)
+        return original(self, data, from_client=from_client)
 
     monkeypatch.setattr(Conversation, "heard", heard)
     async with within(2 * PATIENCE), tapping(plugin_address, tmp_path) as tap:

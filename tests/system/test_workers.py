@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from deploy.local.ports import free_ports
+from gateway.cli import main
 from gateway.errors import ExitCode
 from gateway.journal.stat import contents_of
 from gateway.server.process.supervisor import Supervisor
@@ -27,6 +28,7 @@ from tests.support.certificates import Authority
 from tests.support.deadline import PATIENCE, until, within
 from tests.support.gateway import ROOT, Address, GatewayProcess, configuration, gateway_process, listening, parsed
 from tests.support.stomp_client import ConnectionOverError, StompClient, final_error
+from tests.support.trace_reader import TraceReader
 from tests.support.websocket_client import WebSocketClient
 
 pytestmark = pytest.mark.system
@@ -139,6 +141,34 @@ async def test_an_operator_closes_a_session_of_any_worker(shared: GatewayProcess
             assert (await admin.ask(f"/api/sessions/{session}?reason=enough", "DELETE")).status == 204
             assert await final_error(client) == ("Closed by operator", "enough\n")
         assert (await admin.ask("/api/sessions/none", "DELETE")).status == 404
+
+
+async def test_a_trace_sees_clients_of_all_workers_also_of_a_successor(process: GatewayProcess) -> None:
+    by_successor: set[str] = set()
+
+    async def keep_sending(worker: int) -> None:
+        """The successor has its part of the trace a moment after it has begun to serve."""
+        while True:
+            async with StompClient.logged_in(process.address) as client:
+                if await worker_of(process, client.connected["session"]) == worker:
+                    by_successor.add(client.connected["session"])
+                    await client.ask("SEND", b"x", destination="/topic/traced")
+
+    async with within(2 * PATIENCE), on_each_worker(process) as by_worker:
+        async with TraceReader.begun(process, "--login", "guest") as trace:
+            clients = [group[0] for group in by_worker]
+            for client in clients:
+                await client.ask("SEND", b"x", destination="/topic/traced")
+            sessions = {client.connected["session"] for client in clients}
+            await trace.until(lambda _: {item["session"] for item in trace.frames} == sessions)
+
+            (first, _) = await started(process)
+            os.kill(first, signal.SIGKILL)
+            (line,) = await process.until_logged("worker started")
+            sending = asyncio.create_task(keep_sending(line["worker"]))
+            await trace.until(lambda item: item.get("command") == "SEND" and item["session"] in by_successor)
+            sending.cancel()
+            await asyncio.wait([sending])
 
 
 async def test_a_worker_that_is_killed_ends_its_sessions_only(process: GatewayProcess, queue: str) -> None:
@@ -385,6 +415,39 @@ async def test_a_reload_answers_once_and_counts_for_all_workers(
         while len(served) < WORKERS:
             async with StompClient.logged_in(process.address, host="new") as client:
                 served.add(await worker_of(process, client.connected["session"]))
+
+
+async def test_the_level_of_the_log_changes_in_all_workers_also_in_a_successor(
+    process: GatewayProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await admin_of(process)
+    url = "http://{}:{}".format(*process.admin)
+
+    async def until_each_worker_tells() -> None:
+        """Until each has logged, at level debug, a client that leaves without a login."""
+
+        def workers() -> set[int]:
+            return {line["worker"] for line in process.logged("session ended") if line["level"] == "debug"}
+
+        before = workers()
+        while workers() - before != set(range(WORKERS)):
+            async with StompClient.dialled(process.address):
+                pass
+
+    async with within(2 * PATIENCE):
+        (first, _) = await started(process)
+        assert await asyncio.to_thread(main, ["log-level", "debug", "--for", "1h", "--url", url]) == ExitCode.OK
+        assert capsys.readouterr().out.startswith("debug until 2")
+        await until_each_worker_tells()
+        # Its lines would be taken for those of its successor.
+        process.log.write_text("")
+        os.kill(first, signal.SIGKILL)
+        await process.until_logged("worker started")
+        await until_each_worker_tells()
+        assert await asyncio.to_thread(main, ["log-level", "configured", "--url", url]) == ExitCode.OK
+        assert capsys.readouterr().out == "info\n"
+        (line,) = await process.until_logged("log level changed")
+        assert (line["new_level"], "worker" in line) == ("info", False)
 
 
 async def test_a_reload_does_not_ask_a_worker_that_drains_for_its_successor(broker_url: str) -> None:

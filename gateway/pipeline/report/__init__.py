@@ -12,18 +12,15 @@ from pathlib import Path
 from typing import Final
 
 from gateway.errors import PipelineError, UsageError
-from gateway.pipeline.report.event_counts import Sql
-from gateway.pipeline.report.facts import known_span, newest_line
-from gateway.pipeline.report.finding_formats import as_json, as_prometheus
-from gateway.pipeline.report.findings import LAG, Found, LakeQuestion, find
+from gateway.pipeline.report.findings import LAG, Found, as_json, as_prometheus, find
 from gateway.pipeline.report.page import empty_page, full_page
-from gateway.pipeline.report.span import TEN_SECONDS, Span
+from gateway.pipeline.report.queries import TEN_SECONDS, LakeQueries, Span, Sql, known_span, newest_line
 from gateway.pipeline.report.units import SECOND, micros_of
 
 FORMATS: Final = ("html", "json", "prometheus")
 STANDARD_OUTPUT: Final = Path("-")
 
-_FORMATTED: Final[dict[str, Callable[[LakeQuestion, Mapping[str, Found]], str]]] = {
+_FORMATTED: Final[dict[str, Callable[[LakeQueries, Mapping[str, Found]], str]]] = {
     "html": full_page, "json": as_json, "prometheus": as_prometheus,
 }  # fmt: skip
 
@@ -50,6 +47,29 @@ def write_report(sql: Sql, options: ReportOptions, now: datetime | None = None) 
     Returns the rules that found what needs attention. Raises UsageError if start is not before end, or if one has no
     time zone, and PipelineError if a table cannot be read or the file cannot be written.
     """
+    _check(options)
+    generated = micros_of(now or datetime.now(UTC))
+    start = micros_of(options.start) if options.start else None
+    end = micros_of(options.end) if options.end else None
+    known = known_span(sql)
+    span = _requested(known, start, end)
+    if span is None and options.form == "html":
+        _write(options.output, empty_page(known, generated))
+        return []
+    if span is None:  # a program gets an answer about the time that it asked for
+        start = generated if start is None else start
+        span = Span(start, max(start + TEN_SECONDS, end or 0))
+    queries = LakeQueries(
+        sql, span, now=generated, newest=newest_line(sql, known) if known else None, peak=options.peak,
+        # Who asks about a time that has passed does not ask whether the lake is fresh.
+        lag=None if end is not None and end < generated else round(options.lag * SECOND),
+    )  # fmt: skip
+    found = find(queries)
+    _write(options.output, _FORMATTED[options.form](queries, found))
+    return [rule for rule, each in found.items() if each.attention and each.rows]
+
+
+def _check(options: ReportOptions) -> None:
     start, end = options.start, options.end
     for option, moment in (("--from", start), ("--to", end)):
         if moment and moment.utcoffset() is None:
@@ -58,39 +78,15 @@ def write_report(sql: Sql, options: ReportOptions, now: datetime | None = None) 
         raise UsageError(f"--from {start.isoformat()} is not before --to {end.isoformat()}. Exchange them.")
     if options.output != STANDARD_OUTPUT and options.output.is_dir():
         raise PipelineError(f"-o {options.output} is a directory. Give the name of a file in it.")
-    generated = micros_of(now or datetime.now(UTC))
-    known = known_span(sql)
-    span = _requested(known, start, end)
-    if span is None and options.form == "html":
-        _write(options.output, empty_page(known, generated))
-        return []
-    asked = LakeQuestion(
-        sql=sql,
-        span=span or _nothing(options, generated),
-        now=generated,
-        newest=newest_line(sql, known) if known else None,
-        # Who asks about a time that has passed does not ask whether the lake is fresh.
-        lag=None if end and micros_of(end) < generated else round(options.lag * SECOND),
-        peak=options.peak,
-    )
-    found = find(asked)
-    _write(options.output, _FORMATTED[options.form](asked, found))
-    return [rule for rule, each in found.items() if each.attention and each.findings]
 
 
-def _requested(known: Span | None, start: datetime | None, end: datetime | None) -> Span | None:
+def _requested(known: Span | None, start: int | None, end: int | None) -> Span | None:
     """The requested part of the known span; None if that is empty."""
     if known is None:
         return None
-    first = max(known.start, micros_of(start)) if start else known.start
-    last = min(known.end, micros_of(end)) if end else known.end
+    first = known.start if start is None else max(known.start, start)
+    last = known.end if end is None else min(known.end, end)
     return Span(first, last) if first < last else None
-
-
-def _nothing(options: ReportOptions, generated: int) -> Span:
-    """The span of an answer to a program about a time of which the lake has nothing."""
-    start = micros_of(options.start) if options.start else generated
-    return Span(start, max(start + TEN_SECONDS, micros_of(options.end) if options.end else 0))
 
 
 def _write(output: Path, text: str) -> None:

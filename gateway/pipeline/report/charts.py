@@ -1,7 +1,8 @@
 """The charts: Altair describes them, vl-convert draws them as SVG, without a browser and without a network.
 
 Colours are CSS variables of the page, so one drawing is light, dark or on paper. Each chart is drawn for wide and for
-narrow screens, so that text keeps its size.
+narrow screens, so that text keeps its size. A row of data is a mapping; Altair gets only the name of the data, since it
+would copy and check each row many times.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import altair as alt
@@ -18,29 +19,41 @@ import vl_convert
 from markupsafe import Markup
 
 from gateway.pipeline.report.client_text import columns_of, name_of, shortened
-from gateway.pipeline.report.span import Span
-from gateway.pipeline.report.units import DAY, HOUR, MILLISECOND, MINUTE, SECOND, latency
+from gateway.pipeline.report.filters import shown
+from gateway.pipeline.report.queries import TEN_SECONDS, Span
+from gateway.pipeline.report.units import DAY, HOUR, MILLISECOND, MINUTE, SECOND, count, duration, latency
 
-_DASHES: Final = ([1, 0], [7, 4], [1, 4.5], [10, 4, 1.5, 4])
-_SHAPES: Final = ("circle", "diamond", "square", "triangle-up")
-LAYERS: Final = 7
-"""How many layers of stacked bars can be told apart: each has a colour and a hatch of its own."""
-
-_OPACITY: Final = {1: 1, 2: 0.3}
-"""How full the first and the second bar of a row are: it tells them apart without colours."""
-
-_FONT: Final = 12
+LINES: Final = (
+    ("var(--c1)", [1, 0], "circle"),
+    ("var(--c2)", [7, 4], "diamond"),
+    ("var(--c4)", [10, 4, 1.5, 4], "square"),
+)
+"""The colour of a line; its dashes, and the shape of single points, by which it is told apart without colours."""
+_THEME: Final = {
+    "aria": False, "background": "transparent", "view": {"stroke": None},
+    "axis": {
+        "title": None, "labelFontSize": 12, "labelColor": "var(--quiet)", "gridColor": "var(--rule)",
+        "domainColor": "var(--axis)", "tickColor": "var(--axis)", "labelOverlap": True,
+    },
+    "axisX": {"grid": False, "labelFlush": 26, "labelSeparation": 8, "labelPadding": 4, "labelLineHeight": 15},
+    "axisY": {"domain": False, "ticks": False, "labelPadding": 8},
+    "text": {"fontSize": 12, "baseline": "middle", "color": "var(--quiet)"},
+    "line": {"strokeWidth": 2, "strokeCap": "round"}, "point": {"opacity": 1},
+    "legend": {"disable": True},
+}  # fmt: skip
 _LETTER: Final = 7.3
-_WIDER_LETTER: Final = 7.7
 """The width of a letter in the widest of the usual system fonts."""
-_CROSS: Final = "M-1,-1L1,1M1,-1L-1,1"
-_TICK: Final = "M0,-1L0,1"
-_VERDICTS: Final = ("abandoned", "idle", "active", "deleted")
-_VERDICT_COLOURS: Final = ("var(--c2)", "var(--c5)", "var(--c3)", "var(--c7)")
+
+_VERDICTS: Final = {
+    "abandoned": ("var(--c2)", "M-1,-1L1,1M1,-1L-1,1", "none"), "idle": ("var(--c5)", "circle", "var(--paper)"),
+    "active": ("var(--c3)", "circle", "var(--c3)"), "deleted": ("var(--c7)", "M0,-1L0,1", "none"),
+}  # fmt: skip
+"""The colour, the shape and the filling at the end of a lifeline."""
+
 _LADDER: Final[tuple[int, ...]] = (
     *(step * unit for unit in (1, 10, 100, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND) for step in (1, 2, 5)),
     SECOND, 2 * SECOND, 5 * SECOND, 10 * SECOND, 20 * SECOND, MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, HOUR,
-    3 * HOUR, 10 * HOUR, DAY, 4 * DAY, 10 * DAY, 40 * DAY, 400 * DAY, 4000 * DAY, 40_000 * DAY, 150_000 * DAY,
+    3 * HOUR, 10 * HOUR, DAY, 4 * DAY, 10 * DAY, 40 * DAY, 400 * DAY, 4000 * DAY,
 )  # fmt: skip
 """Round latencies, in microseconds."""
 _MANY_TICKS: Final = 7
@@ -48,81 +61,86 @@ _MANY_TICKS: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
-    """The width of a drawing, in its units."""
+    """The room of a drawing: the height of the chart in it, and its margins."""
 
-    width: int
     wide: bool
-
-    def margins(self, left: float, right: float, top: float = 10, bottom: float = 42) -> dict[str, float]:
-        """The room around a chart."""
-        return {"left": left, "right": right, "top": top, "bottom": bottom}
-
-
-_CANVASES: Final = (Canvas(960, wide=True), Canvas(360, wide=False))
-
-
-Values = Iterable[Mapping[str, object]]
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """The layers of a chart, each with the name of its data, and the room around it.
-
-    Altair gets the names only: it would copy and check each row many times.
-    """
-
     height: float
-    margins: Mapping[str, float]
-    data: dict[str, list[Mapping[str, object]]] = field(default_factory=dict)
-    layers: list[Any] = field(default_factory=list)
+    left: float = 62
+    right: float = 14
+    top: float = 10
+    bottom: float = 42
 
-    def of(self, values: Values) -> Any:
-        """A chart of some data, to be encoded and added to the layers."""
-        name = f"data{len(self.data)}"
-        self.data[name] = list(values)
-        return alt.Chart(alt.NamedData(name))
+    @property
+    def width(self) -> float:
+        """Of the chart."""
+        return (960 if self.wide else 360) - self.left - self.right
 
 
-def plot(key: str, title: str, description: str, draw: Callable[[Canvas], Drawing]) -> Markup:
+Rows = Sequence[Mapping[str, Any]]
+_DATA: Final = alt.Chart(alt.NamedData("rows"))
+
+
+def _drawn(key: str, title: str, description: str, rows: Rows, draw: Callable[[bool], tuple[Canvas, Any]]) -> Markup:
     """A chart for wide and one for narrow screens; ``key`` must be unique in the page, for ids."""
-    return Markup("").join(_svg(key, title, description, canvas, draw(canvas)) for canvas in _CANVASES)
+    return Markup("").join(_svg(key, title, description, rows, *draw(wide)) for wide in (True, False))
 
 
-def _svg(key: str, title: str, description: str, canvas: Canvas, drawing: Drawing) -> Markup:
-    margins = drawing.margins
-    spec = (
-        alt.layer(*drawing.layers).properties(
-            width=canvas.width - margins["left"] - margins["right"], height=drawing.height, padding=dict(margins),
-            autosize="none", background="transparent",
+def _svg(key: str, title: str, description: str, rows: Rows, canvas: Canvas, chart: Any) -> Markup:
+    margins = {side: getattr(canvas, side) for side in ("left", "right", "top", "bottom")}
+    chart = chart.properties(width=canvas.width, height=canvas.height, padding=margins, autosize="none")
+    spec = {**chart.to_dict(validate=False), "datasets": {"rows": rows}}
+    drawn = vl_convert.vegalite_to_svg(spec, config=_THEME, allowed_base_urls=[])
+    inside = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), drawn.partition(">")[2])
+    shape = "wide" if canvas.wide else "narrow"
+    return _SVG.format(
+        key=f"{key}-{shape}", shape=shape, title=title, description=description,
+        width=canvas.left + canvas.width + canvas.right, height=canvas.top + canvas.height + canvas.bottom,
+    ) + Markup(inside)  # fmt: skip  # noqa: S704 - Vega escapes its texts
+
+
+_SVG: Final = Markup(
+    '<svg xmlns="http://www.w3.org/2000/svg" class="plot {shape}" viewBox="0 0 {width:g} {height:g}" role="img" '
+    'aria-labelledby="{key}-title {key}-desc"><title id="{key}-title">{title}</title>'
+    '<desc id="{key}-desc">{description}</desc>'
+)
+
+
+def lines(
+    key: str, title: str, description: str, span: Span, rows: Rows, series: Sequence[str], *,
+    latencies: bool = False,
+) -> Markup:  # fmt: skip
+    """Lines over time: ``series`` are columns. A line has a gap where a value is missing.
+
+    Rates, of which the first is filled below; or latencies on a logarithmic scale.
+    """
+    points = [{"at": row["middle"] / 1000, "name": name, "value": row[name]} for name in series for row in rows]
+    values = [point["value"] for point in points if point["value"] is not None]
+    up = _latency_scale(values) if latencies else _amounts("value", max(values, default=0), "/s")
+
+    def of_series(channel: Any, what: int) -> Any:
+        return channel("name:N", scale=alt.Scale(domain=list(series), range=[line[what] for line in LINES]))
+
+    def draw(wide: bool) -> tuple[Canvas, Any]:
+        canvas = Canvas(wide, 248 if wide else 188)
+        base = _DATA.encode(x=_time(span, canvas), y=up)
+        coloured = base.encode(color=of_series(alt.Color, 0))
+        below = base.transform_filter("false" if latencies else alt.datum.name == series[0])
+        # A line of one point would not be seen.
+        alone = coloured.transform_window(before="lag(value)", after="lead(value)", groupby=["name"]).transform_filter(
+            "isValid(datum.value) && !isValid(datum.before) && !isValid(datum.after)"
         )
-        .configure(aria=False)
-        .configure_view(stroke=None)
-        .configure_axis(
-            labelFontSize=_FONT, labelColor="var(--quiet)", gridColor="var(--rule)", domainColor="var(--axis)",
-            tickColor="var(--axis)", labelOverlap=True,
-        )
-        .configure_text(fontSize=_FONT, baseline="middle")
-    ).to_dict(validate=False)  # fmt: skip
-    spec["datasets"] = drawing.data
-    drawn = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])
-    inside = drawn.partition(">")[2].rpartition("</svg>")[0]
-    inside = re.sub(r"<[^>]*>", lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), inside)
-    key = f"{key}-{'wide' if canvas.wide else 'narrow'}"
-    height = drawing.height + margins["top"] + margins["bottom"]
-    return Markup(
-        '<svg xmlns="http://www.w3.org/2000/svg" class="plot {}" viewBox="0 0 {} {:.0f}" role="img" '
-        'aria-labelledby="{}-title {}-desc"><title id="{}-title">{}</title><desc id="{}-desc">{}</desc>'
-    ).format(
-        "wide" if canvas.wide else "narrow", canvas.width, height, key, key, key, title, key, description
-    ) + Markup(f"{inside}</svg>")  # fmt: skip  # noqa: S704 - Vega escapes its texts
+        return canvas, alt.layer(
+            below.mark_area(color=LINES[0][0], opacity=0.1),
+            coloured.mark_line().encode(strokeDash=of_series(alt.StrokeDash, 1)),
+            alone.mark_point(size=60, filled=True).encode(
+                shape=of_series(alt.Shape, 2)
+            ),
+        )  # fmt: skip
+
+    return _drawn(key, title, description, points, draw)
 
 
-def _labels(names: Mapping[float, str]) -> dict[str, Any]:
-    """An axis with these ticks and labels."""
-    return {"values": list(names), "labelExpr": f"({json.dumps(names)})[datum.value]"}
-
-
-def _time_axis(span: Span, width: float, column: str = "at") -> Any:
+def _time(span: Span, canvas: Canvas, column: str = "at") -> Any:
     """A scale of time, UTC, with what has changed since the tick before in a second line."""
     if span.length <= 5 * DAY:
         name = "%H:%M:%S" if span.length <= 8 * MINUTE else "%H:%M"
@@ -136,86 +154,26 @@ def _time_axis(span: Span, width: float, column: str = "at") -> Any:
         f"{when} ? utcFormat(datum.value, '{later}') : '']"
     )
     return alt.X(
-        f"{column}:T",
+        f"{column}:T", axis=alt.Axis(labelExpr=label, tickCount=max(2, int(canvas.width // 92))),
         scale=alt.Scale(type="utc", domain=[span.start / 1000, span.end / 1000], nice=False),
-        axis=alt.Axis(
-            title=None, grid=False, labelExpr=label, tickCount=max(2, int(width // 92)),
-            labelFlush=26, labelSeparation=8, labelPadding=4, labelLineHeight=15,
-        ),
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    """Values over time, None where one is missing. ``style``, from 1, is a colour and a dash pattern."""
-
-    name: str
-    style: int
-    values: Sequence[float | None]
-    filled: bool = False
-
-
-def lines(
-    key: str, title: str, description: str, span: Span, moments: Sequence[float], series: Sequence[Series], *,
-    latencies: bool = False,
-) -> Markup:  # fmt: skip
-    """Lines over time, with a gap where a value is missing; of rates, or of latencies on a logarithmic scale."""
-    values, alone, filled = [], [], []
-    for each in series:
-        for place, (moment, value) in enumerate(zip(moments, each.values, strict=True)):
-            # A logarithmic scale has no 0.
-            shown = max(value, 1.0) if latencies and value is not None else value
-            row = {"at": moment / 1000, "name": each.name, "value": shown}
-            values.append(row)
-            filled += [row] if each.filled else []
-            around = (*each.values[max(place - 1, 0) : place], *each.values[place + 1 : place + 2])
-            if value is not None and all(other is None for other in around):
-                alone.append(row)
-    up = _latency_scale(values) if latencies else _rate_scale(values)
-
-    def draw(canvas: Canvas) -> Drawing:
-        drawing = Drawing(248 if canvas.wide else 188, canvas.margins(62, 14))
-        across = _time_axis(span, canvas.width - 76)
-        colours = _styled(series, [f"var(--c{each.style})" for each in series], alt.Color)
-        dashes = _styled(series, [_DASHES[each.style - 1] for each in series], alt.StrokeDash)
-        shapes = _styled(series, [_SHAPES[each.style - 1] for each in series], alt.Shape)
-        area = drawing.of(filled).mark_area(color="var(--c1)", opacity=0.1)
-        drawn = drawing.of(values).mark_line(strokeWidth=2, strokeCap="round")
-        points = drawing.of(alone).mark_point(size=60, filled=True, opacity=1)
-        drawing.layers.extend((
-            area.encode(x=across, y=up),
-            drawn.encode(x=across, y=up, color=colours, strokeDash=dashes),
-            points.encode(x=across, y=up, color=colours, shape=shapes),
-        ))  # fmt: skip
-        return drawing
-
-    return plot(key, title, description, draw)
-
-
-def _styled(series: Sequence[Series], values: Sequence[Any], channel: Any) -> Any:
-    names = [each.name for each in series]
-    return channel("name:N", legend=None, scale=alt.Scale(domain=names, range=list(values)))
-
-
-def _rate_scale(values: Sequence[Mapping[str, Any]]) -> Any:
-    highest = max((row["value"] or 0.0 for row in values), default=0.0)
-    label = "format(datum.value, datum.value < 1 ? '~g' : '~s') + '/s'"
+def _amounts(column: str, highest: float, unit: str = "") -> Any:
+    label = f"format(datum.value, datum.value < 1 ? '~g' : '~s') + '{unit}'"
     return alt.Y(
-        "value:Q",
-        scale=alt.Scale(domain=[0, highest or 1], nice=4),
-        axis=alt.Axis(title=None, tickCount=4, labelExpr=label, domain=False, ticks=False, labelPadding=8),
+        f"{column}:Q", scale=alt.Scale(domain=[0, highest or 1], nice=4), axis=alt.Axis(labelExpr=label, tickCount=4)
     )
 
 
-def _latency_scale(values: Sequence[Mapping[str, Any]]) -> Any:
-    ticks = latency_ticks([row["value"] for row in values if row["value"] is not None])
+def _latency_scale(values: Sequence[float]) -> Any:
+    ticks = latency_ticks(values)
+    names = json.dumps({tick: latency(tick) for tick in ticks})
     return alt.Y(
-        "value:Q",
-        scale=alt.Scale(type="log", domain=[ticks[0], ticks[-1]], nice=False),
-        axis=alt.Axis(
-            title=None, domain=False, ticks=False, labelPadding=8, **_labels({tick: latency(tick) for tick in ticks})
-        ),
-    )
+        "value:Q", axis=alt.Axis(values=ticks, labelExpr=f"({names})[datum.value]"),
+        # It has no 0, which is drawn as its lowest value.
+        scale=alt.Scale(type="log", domain=[ticks[0], ticks[-1]], nice=False, clamp=True),
+    )  # fmt: skip
 
 
 def latency_ticks(values: Sequence[float]) -> list[int]:
@@ -229,183 +187,123 @@ def latency_ticks(values: Sequence[float]) -> list[int]:
     return [*_LADDER[first:last:step], _LADDER[last]]
 
 
-def line_sample(style: int) -> Markup:
-    """A sample of a line, for a legend."""
-    dashes = " ".join(str(length) for length in _DASHES[style - 1])
-    return Markup(
-        '<svg viewBox="0 0 24 14" class="sample" aria-hidden="true"><line x1="1" y1="7" x2="23" y2="7" '
-        'stroke="var(--c{})" stroke-width="2" stroke-dasharray="{}" stroke-linecap="round"/></svg>'
-    ).format(style, dashes)
+def stacks(key: str, title: str, description: str, span: Span, rows: Rows, width: int) -> Markup:
+    """Stacked bars over time: of each bin, ``width`` microseconds wide, ``n`` by ``layer``, from the bottom up."""
+    values = [{"at": row["middle"] / 1000, "layer": row["layer"], "n": row["n"]} for row in rows]
+    sums = dict.fromkeys((value["at"] for value in values), 0.0)
+    for value in values:
+        sums[value["at"]] += value["n"]
+    layers = sorted({value["layer"] for value in values})
+    hatches = alt.Scale(domain=layers, range=[f"url(#hatch{layer})" for layer in layers])
+
+    def draw(wide: bool) -> tuple[Canvas, Any]:
+        canvas = Canvas(wide, 200 if wide else 170)
+        return canvas, _DATA.mark_bar(size=min(0.78 * width * canvas.width / span.length, 44), clip=True).encode(
+            x=_time(span, canvas), y=_amounts("n", max(sums.values())), color=alt.Color("layer:N", scale=hatches),
+            order=alt.Order("layer:Q"),
+        )  # fmt: skip
+
+    return _drawn(key, title, description, values, draw)
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One layer of all stacked bars. ``style``, from 1 to `LAYERS`, is a colour and a hatch."""
+def bars(
+    key: str, title: str, description: str, rows: Rows, names: Sequence[str],
+    values: Sequence[str], label: str = "{0}", remark: str = "",
+) -> Markup:  # fmt: skip
+    """Rows of horizontal bars to one scale, each row with its name.
 
-    name: str
-    style: int
-    values: Sequence[float]
-
-
-def stacks(
-    key: str, title: str, description: str, span: Span, begins: Sequence[int], width: int, layers: Sequence[Layer]
-) -> Markup:
-    """Stacked bars over time, layers from the bottom up. ``begins`` and ``width`` of the bins are in microseconds."""
-    styles = [layer.style for layer in layers]
-    colours = alt.Scale(domain=styles, range=[_fill(style) for style in styles])
-    highest = max(sum(layer.values[place] for layer in layers) for place in range(len(begins)))
-    up = alt.Y(
-        "value:Q", scale=alt.Scale(domain=[0, highest or 1], nice=4),
-        axis=alt.Axis(title=None, tickCount=4, format="~s", domain=False, ticks=False, labelPadding=8),
-    )  # fmt: skip
-
-    def draw(canvas: Canvas) -> Drawing:
-        inside = canvas.width - 76
-        bar = min(0.78 * width, 44 * span.length / inside)
-        values = []
-        for place, begin in enumerate(begins):
-            middle, base = begin + width / 2, 0.0
-            sides = {"at": max(middle - bar / 2, span.start) / 1000, "to": min(middle + bar / 2, span.end) / 1000}
-            for layer in layers:
-                top = base + layer.values[place]
-                values += [{**sides, "layer": layer.style, "base": base, "value": top}] if top > base else []
-                base = top
-        across = _time_axis(span, inside)
-        colour = alt.Color("layer:N", legend=None, scale=colours)
-        drawing = Drawing(200 if canvas.wide else 170, canvas.margins(62, 14))
-        drawn = drawing.of(values).mark_rect()
-        drawing.layers.append(drawn.encode(x=across, x2="to:T", y=up, y2="base:Q", color=colour))
-        return drawing
-
-    return plot(key, title, description, draw)
-
-
-def _fill(style: int) -> str:
-    return f"url(#hatch{style})"
-
-
-def layer_sample(style: int) -> Markup:
-    """A sample of a layer, for a legend."""
-    return _swatch(Markup('fill="{}"').format(_fill(style)))
-
-
-def bar_sample(style: int) -> Markup:
-    """A sample of a bar, for a legend."""
-    return _swatch(Markup('fill="var(--c{0})" stroke="var(--c{0})" fill-opacity="{1}"').format(style, _OPACITY[style]))
-
-
-def _swatch(fill: Markup) -> Markup:
-    rect = Markup('<rect x="1" y="1" width="12" height="12" {}/>').format(fill)
-    return Markup('<svg viewBox="0 0 14 14" class="swatch" aria-hidden="true">{}</svg>').format(rect)
-
-
-@dataclass(frozen=True, slots=True)
-class BarRow:
-    """A name and its bars: for each one its value and the text at its end."""
-
-    name: str | None
-    bars: Sequence[tuple[float, str]]
-
-
-def bars(key: str, title: str, description: str, entries: Sequence[BarRow]) -> Markup:
-    """Rows of horizontal bars to one scale; on narrow screens names are above their bars."""
-    styles = list(range(1, max(len(entry.bars) for entry in entries) + 1))
-    values: list[dict[str, Any]] = [
-        {"row": row, "slot": slot, "value": value, "label": text}
-        for row, entry in enumerate(entries)
-        for slot, (value, text) in enumerate(entry.bars, start=1)
-    ]
-    highest = max(value["value"] for value in values) or 1
-    figures = max(columns_of(value["label"]) for value in values) * _LETTER + 8
-
-    def draw(canvas: Canvas) -> Drawing:
-        slots = styles if canvas.wide else [0, *styles]
-        margins = canvas.margins(310 if canvas.wide else 2, figures, 4, 4)
-        drawing = Drawing(len(entries) * (len(slots) * 15 + 10), margins)
-        place = {
-            "y": alt.Y("row:O", axis=None, scale=alt.Scale(paddingInner=0.22, paddingOuter=0.05)),
-            "yOffset": alt.YOffset("slot:O", scale=alt.Scale(domain=slots, paddingInner=0.22)),
-        }
-        across = alt.X("value:Q", axis=None, scale=alt.Scale(domain=[0, highest], nice=False))
-        colours = alt.Scale(domain=styles, range=[f"var(--c{style})" for style in styles])
-        faint = alt.Scale(domain=list(_OPACITY), range=list(_OPACITY.values()))
-        drawn = drawing.of(values)
-        drawing.layers.extend((
-            drawn.mark_bar(strokeWidth=1).encode(
-                x=across, **place, fill=alt.Fill("slot:O", legend=None, scale=colours),
-                stroke=alt.Stroke("slot:O", legend=None, scale=colours),
-                fillOpacity=alt.FillOpacity("slot:O", legend=None, scale=faint)),
-            drawn.mark_text(align="left", dx=6, color="var(--quiet)").encode(x=across, **place, text="label:N"),
-            _names(drawing, entries, canvas, place, 340),
-        ))  # fmt: skip
-        return drawing
-
-    return plot(key, title, description, draw)
-
-
-def _names(drawing: Drawing, entries: Sequence[Any], canvas: Canvas, place: Mapping[str, Any], above: float) -> Any:
-    """Names beside the rows; or above them, with so much room."""
-    room = drawing.margins["left"] - 12 if canvas.wide else above
-    names = [
-        {"row": row, "slot": 0, "name": shortened(name_of(entry.name), int(room / _WIDER_LETTER))}
-        for row, entry in enumerate(entries)
-    ]
-    # The fonts by which vl-convert measures may be narrower than those of the browser.
-    mark = drawing.of(names).mark_text(align="right" if canvas.wide else "left", limit=0.85 * room, color="var(--ink)")
-    if canvas.wide:
-        return mark.encode(x=alt.value(-10), y=place["y"], text="name:N")
-    return mark.encode(x=alt.value(0), **place, text="name:N")
-
-
-@dataclass(frozen=True, slots=True)
-class Lifeline:
-    """From a first to a last moment, with a verdict and what is said of it."""
-
-    name: str | None
-    first: int
-    last: int
-    verdict: str
-    remark: str
-
-
-def lifelines(key: str, title: str, description: str, lives: Sequence[Lifeline], span: Span) -> Markup:
-    """Lifelines over a span, which ends at the time of the verdicts; dashed from their last moment on."""
-    values = [
-        {"row": row, "slot": 1, "at": life.first / 1000, "to": max(life.last, life.first) / 1000,
-         "verdict": life.verdict if life.verdict in _VERDICTS else "idle", "remark": life.remark}
-        for row, life in enumerate(lives)
+    ``names`` and ``values`` are columns; ``label`` is the text at the end of a bar, made of its value and the remark.
+    """
+    drawn = [
+        {"row": place, "slot": slot, "value": row[column],
+         "label": label.format(count(row[column]), shown(row, remark) if remark else "")}
+        for place, row in enumerate(rows) for slot, column in enumerate(values, start=1)
     ]  # fmt: skip
-    gone = [value for value in values if value["verdict"] != "deleted"]
+    slots = len(values)
+    highest = max(bar["value"] for bar in drawn) or 1
+    longest = max(columns_of(bar["label"]) for bar in drawn)
+    across = alt.X("value:Q", axis=None, scale=alt.Scale(domain=[0, highest], nice=False))
+    colours = alt.Scale(domain=[1, 2], range=["var(--c1)", "var(--c2)"])
+    opacity = alt.Scale(domain=[1, 2], range=[1, 0.3])  # tells them apart without colours
 
-    def draw(canvas: Canvas) -> Drawing:
-        margins = canvas.margins(282, 160, 8) if canvas.wide else canvas.margins(12, 12, 8)
-        inside = canvas.width - margins["left"] - margins["right"]
-        drawing = Drawing(len(lives) * (26 if canvas.wide else 42), margins)
-        across, end = _time_axis(span, inside), _time_axis(span, inside, "to")
-        place = {
-            "y": alt.Y("row:O", axis=None, scale=alt.Scale(paddingInner=0, paddingOuter=0)),
-            "yOffset": alt.YOffset("slot:O", scale=alt.Scale(domain=[1] if canvas.wide else [0, 1])),
-        }
-        colours = _verdict(alt.Color, _VERDICT_COLOURS)
-        strokes = _verdict(alt.Stroke, _VERDICT_COLOURS)
-        shapes = _verdict(alt.Shape, (_CROSS, "circle", "circle", _TICK))
-        fills = _verdict(alt.Fill, ("none", "var(--paper)", "var(--c3)", "none"))
-        lived = drawing.of(values)
-        rest = drawing.of(gone).mark_rule(strokeDash=[2, 4], color="var(--axis)", strokeWidth=1.5)
-        beside = drawing.of({**value, "slot": 1 if canvas.wide else 0} for value in values)
-        remarks = beside.mark_text(color="var(--quiet)", align="left" if canvas.wide else "right")
-        ends = lived.mark_point(size=70, strokeWidth=2.5, opacity=1)
-        drawing.layers.extend((
-            rest.encode(x=end, x2=alt.value(inside), **place),
-            lived.mark_rule(strokeWidth=4, strokeCap="round").encode(x=across, x2="to:T", color=colours, **place),
-            ends.encode(x=end, shape=shapes, stroke=strokes, fill=fills, **place),
-            remarks.encode(x=alt.value(inside + 10), text="remark:N", **place),
-            _names(drawing, lives, canvas, place, 200),
-        ))  # fmt: skip
-        return drawing
+    def draw(wide: bool) -> tuple[Canvas, Any]:
+        steps = slots if wide else slots + 1
+        height, left = len(rows) * (steps * 15 + 10), 310 if wide else 2
+        canvas = Canvas(wide, height, left, right=longest * _LETTER + 8, top=4, bottom=4)
+        place = _row(canvas, slots, gap=0.22)
+        base = _DATA.transform_filter(alt.datum.slot > 0).encode(x=across, **place)
+        return canvas, alt.layer(
+            base.mark_bar(strokeWidth=1).encode(
+                fill=alt.Fill("slot:O", scale=colours), stroke=alt.Stroke("slot:O", scale=colours),
+                fillOpacity=alt.FillOpacity("slot:O", scale=opacity),
+            ),
+            base.mark_text(align="left", dx=6).encode(text="label:N"),
+            _names(canvas, place, 340),
+        )  # fmt: skip
 
-    return plot(key, title, description, draw)
+    named = _named((" · ".join(name_of(row[name]) for name in names) for row in rows), 38, 44)
+    return _drawn(key, title, description, [*drawn, *named], draw)
 
 
-def _verdict(channel: Any, values: Sequence[str]) -> Any:
-    return channel("verdict:N", legend=None, scale=alt.Scale(domain=list(_VERDICTS), range=list(values)))
+def _row(canvas: Canvas, slots: int, gap: float) -> dict[str, Any]:
+    """The place of a row, and in it of a slot; on narrow screens slot 0, for names, is above the others."""
+    domain = list(range(1 if canvas.wide else 0, slots + 1))
+    return {
+        "y": alt.Y("row:O", axis=None, scale=alt.Scale(paddingInner=gap, paddingOuter=gap / 4)),
+        "yOffset": alt.YOffset("slot:O", scale=alt.Scale(domain=domain, paddingInner=gap)),
+    }
+
+
+def _named(names: Iterable[str], wide: int, narrow: int) -> Iterator[Mapping[str, Any]]:
+    """Rows with the names, in so many columns beside the rows and above them."""
+    for row, name in enumerate(names):
+        yield {"row": row, "slot": 0, "wide": shortened(name, wide), "narrow": shortened(name, narrow)}
+
+
+def _names(canvas: Canvas, place: Mapping[str, Any], room: float) -> Any:
+    """Names beside the rows; or above them, with so much room."""
+    room = canvas.left - 12 if canvas.wide else room
+    # The fonts by which vl-convert measures may be narrower than those of the browser.
+    names = _DATA.transform_filter(alt.datum.slot == 0).mark_text(
+        align="right" if canvas.wide else "left", limit=0.85 * room, color="var(--ink)"
+    )  # fmt: skip
+    if canvas.wide:
+        return names.encode(text="wide:N", x=alt.value(-10), y=place["y"])
+    return names.encode(text="narrow:N", x=alt.value(0), **place)
+
+
+def lifelines(key: str, title: str, description: str, rows: Rows, end: int) -> Markup:
+    """From when durable subscriptions were first seen to when they were last connected, and dashed until ``end``."""
+    lasts = [max(row["first"], row["last"], end if row["connected"] else row["first"]) for row in rows]
+    span = Span(min(row["first"] for row in rows), max(end, *lasts) + TEN_SECONDS)
+    values = [
+        {"row": place, "slot": 1, "at": row["first"] / 1000, "to": last / 1000,
+         "verdict": row["verdict"] if row["verdict"] in _VERDICTS else "idle",
+         "remark": row["verdict"] if row["connected"] or row["verdict"] == "deleted" else
+         f"{row['verdict']} {duration(row['idle'])}"}
+        for place, (row, last) in enumerate(zip(rows, lasts, strict=True))
+    ]  # fmt: skip
+
+    def of_verdict(channel: Any, what: int) -> Any:
+        scale = alt.Scale(domain=list(_VERDICTS), range=[looks[what] for looks in _VERDICTS.values()])
+        return channel("verdict:N", scale=scale)
+
+    def draw(wide: bool) -> tuple[Canvas, Any]:
+        height = len(rows) * (26 if wide else 42)
+        canvas = Canvas(wide, height, 282, 160, top=8) if wide else Canvas(wide, height, 12, 12, top=8)
+        place = _row(canvas, 1, gap=0)
+        lived = _DATA.transform_filter(alt.datum.slot == 1).encode(x=_time(span, canvas, "to"), **place)
+        gone = lived.transform_filter(alt.datum.verdict != "deleted")
+        return canvas, alt.layer(
+            gone.mark_rule(strokeDash=[2, 4], color="var(--axis)", strokeWidth=1.5).encode(x2=alt.value(canvas.width)),
+            lived.mark_rule(strokeWidth=4, strokeCap="round").encode(x2="at:T", color=of_verdict(alt.Color, 0)),
+            lived.mark_point(size=70, strokeWidth=2.5).encode(
+                stroke=of_verdict(alt.Stroke, 0), shape=of_verdict(alt.Shape, 1), fill=of_verdict(alt.Fill, 2)
+            ),
+            lived.mark_text(align="left" if wide else "right", dx=10, dy=0 if wide else -21).encode(
+                text="remark:N", x=alt.value(canvas.width)
+            ),
+            _names(canvas, place, 200),
+        )  # fmt: skip
+
+    return _drawn(key, title, description, [*values, *_named((name_of(row["sub_name"]) for row in rows), 35, 25)], draw)

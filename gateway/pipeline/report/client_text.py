@@ -8,13 +8,10 @@ from typing import Final
 
 from markupsafe import Markup
 
-_INVISIBLE: Final = frozenset(
-    "\u00ad\u061c\u180e\u200b\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
-)
-_ONE_BYTE: Final = 0xFF
-_FOUR_DIGITS: Final = 0xFFFF
-_NOT_CHARACTERS: Final = 0xFFFE
-_ELLIPSIS: Final = "…"
+_INVISIBLE: Final = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Categories of Unicode: control characters, marks of direction, halves of characters, ends of lines."""
+_JOINERS: Final = "\u200c\u200d"
+"""Which scripts and emoji need."""
 _LONGEST: Final = 2000
 """Columns of a name in a title or in JSON; longer names are an attack or an accident."""
 
@@ -49,15 +46,9 @@ def visible(text: str) -> str:
 
 
 def _visible(char: str) -> str:
-    point = ord(char)
-    hidden = (
-        char in _INVISIBLE or unicodedata.category(char) in ("Cc", "Cs") or point & _NOT_CHARACTERS == _NOT_CHARACTERS
-    )
-    if not hidden:
-        return char
-    if point <= _ONE_BYTE:
-        return f"\\x{point:02x}"
-    return f"\\u{point:04x}" if point <= _FOUR_DIGITS else f"\\U{point:08x}"
+    no_character = ord(char) & 0xFFFE == 0xFFFE  # noqa: PLR2004 - the last two of each plane
+    hidden = no_character or (unicodedata.category(char) in _INVISIBLE and char not in _JOINERS)
+    return char.encode("unicode_escape").decode("ascii") if hidden else char
 
 
 def columns_of(text: str) -> int:
@@ -70,7 +61,7 @@ def shortened(text: str, columns: int) -> str:
     if columns_of(text) <= columns:
         return text
     half = (columns - 1) // 2
-    return _cut(text, half) + _ELLIPSIS + _cut(text[::-1], half)[::-1]
+    return _cut(text, half) + "…" + _cut(text[::-1], half)[::-1]
 
 
 def _cut(text: str, columns: int) -> str:

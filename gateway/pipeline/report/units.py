@@ -12,11 +12,10 @@ MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
 
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-FIRST: Final = (datetime(1, 1, 1, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
-"""The first moment that `datetime` can represent."""
-LAST: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
-"""The last one, the end of the year 9999."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST, _LAST = (
+    (limit.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1) for limit in (datetime.min, datetime.max)
+)
 NOTHING: Final = "-"
 """Stands for a missing figure."""
 
@@ -24,13 +23,9 @@ _SPACE: Final = "\u00a0"  # a figure and its unit stay on one line
 _PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
 _THOUSAND: Final = 1000
 _FEW: Final = 10_000
-_SHORT_UNITS: Final = (("µs", 1, 1000.0), ("ms", MILLISECOND, 1000.0), ("s", SECOND, 60.0))
-_LONG_UNITS: Final = (("d", DAY), ("h", HOUR), ("min", MINUTE), ("s", SECOND))
-_SMALL_SHARE: Final = 0.001
-_WHOLE_SHARE: Final = 0.1
 
 
-def three_digits(value: float) -> str:
+def _three_digits(value: float) -> str:
     """A value to three significant digits: 0.123, 1.2, 45.6, 789."""
     if value == 0:
         return "0"
@@ -40,9 +35,9 @@ def three_digits(value: float) -> str:
 
 def _scaled(value: float) -> tuple[str, str]:
     power = 0
-    while abs(float(three_digits(value))) >= _THOUSAND and power < len(_PREFIXES) - 1:
+    while abs(float(_three_digits(value))) >= _THOUSAND and power < len(_PREFIXES) - 1:
         value, power = value / _THOUSAND, power + 1
-    return three_digits(value), _PREFIXES[power]
+    return _three_digits(value), _PREFIXES[power]
 
 
 def si(value: float) -> str:
@@ -73,17 +68,17 @@ def rate(per_second: float) -> str:
 
 def share(part: float) -> str:
     """A part of 1 as a percentage."""
-    if 0 < part < _SMALL_SHARE:
-        return f"under{_SPACE}0.1{_SPACE}%"
-    return f"{part * 100:.1f}{_SPACE}%" if part < _WHOLE_SHARE else f"{part * 100:.0f}{_SPACE}%"
+    percent = part * 100
+    text = "under 0.1" if 0 < percent < 0.1 else f"{percent:.1f}" if percent < 10 else f"{percent:.0f}"  # noqa: PLR2004
+    return f"{text} %".replace(" ", _SPACE)
 
 
 def latency(micros: float | None) -> str:
     """A latency: 850 µs, 12.3 ms, 1.24 s, 3 min 20 s."""
     if micros is None:
         return NOTHING
-    for unit, length, limit in _SHORT_UNITS:
-        digits = three_digits(micros / length)
+    for unit, length, limit in (("µs", 1, 1000), ("ms", MILLISECOND, 1000), ("s", SECOND, 60)):
+        digits = _three_digits(micros / length)
         if float(digits) < limit:
             return f"{digits}{_SPACE}{unit}"
     return duration(micros)
@@ -92,23 +87,22 @@ def latency(micros: float | None) -> str:
 def duration(micros: float) -> str:
     """A length of time in its two largest units: 3 min 20 s, 12 d 4 h."""
     left = round(micros / SECOND) * SECOND
-    parts = []
-    for unit, length in _LONG_UNITS:
+    parts: list[tuple[int, str]] = []
+    for unit, length in (("d", DAY), ("h", HOUR), ("min", MINUTE), ("s", SECOND)):
         whole, left = divmod(left, length)
-        parts.append((whole, unit))
-    first = next((place for place, (whole, _) in enumerate(parts) if whole), len(parts) - 1)
-    chosen = parts[first : first + 2]
-    return " ".join(f"{whole}{_SPACE}{unit}" for place, (whole, unit) in enumerate(chosen) if whole or not place)
+        if whole or parts or unit == "s":
+            parts.append((whole, unit))
+    return " ".join(f"{whole}{_SPACE}{unit}" for place, (whole, unit) in enumerate(parts[:2]) if whole or not place)
 
 
 def datetime_of(micros: float) -> datetime:
     """A time as a datetime, limited to the first and last one that it can represent."""
-    return EPOCH + timedelta(microseconds=min(max(int(micros), FIRST), LAST))
+    return _EPOCH + timedelta(microseconds=min(max(int(micros), _FIRST), _LAST))
 
 
 def micros_of(moment: datetime) -> int:
     """A datetime as microseconds since the epoch."""
-    return (moment - EPOCH) // timedelta(microseconds=1)
+    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def moment(micros: float | None) -> str:

@@ -25,10 +25,12 @@ from gateway.server.client.bridge import Bridge
 from gateway.server.client.client_deadlines import ClientDeadlines
 from gateway.server.client.client_log import ClientLog
 from gateway.server.client.connection_stats import ConnectionStats
+from gateway.server.client.frame_watch import FrameWatch, WatchedDecoder
 from gateway.server.client.heartbeat_timer import HeartbeatTimer
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.output import AutoAckFlusher, ClientOutput
 from gateway.server.client.session_limits import RateLimiter, SessionLimits
+from gateway.server.client.traces import Traces
 from gateway.server.fault_boundary import guarded
 from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.listen.tls import keep_what_is_not_read, login_name
@@ -71,6 +73,7 @@ class ServerContext:
     paced: PacedWork
     auto_acks: AutoAckFlusher = field(default_factory=AutoAckFlusher)
     turns: PacedWork = field(default_factory=PacedWork)
+    traces: Traces = field(default_factory=Traces)
     clients: set[ClientConnection] = field(default_factory=set)
     closing: set[ClientConnection] = field(default_factory=set)
 
@@ -204,6 +207,7 @@ class ClientConnection(StompProtocol):
             self.session, output, self._listener, self._accepted.accepted_at, self._bridge.must_wait
         )
         context.clients.add(self)
+        context.traces.arrived(self)
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client. HOT: once per read."""
@@ -579,6 +583,7 @@ class ClientConnection(StompProtocol):
 
     def _report_end(self) -> None:
         reason = self.session.close_reason
+        self._context.traces.left(self, reason)
         parts = self.stats.journal_end(reason)
         self._log.ended(reason)
         self._end_in_parts(chain(parts, self.session.subscriptions.dismantle()))
@@ -597,6 +602,16 @@ class ClientConnection(StompProtocol):
     def _close_output(self) -> None:
         if not self._is_lost:
             self._output.close(self.session.close_reason, has_ended=self._has_ended, is_reading=self._reading)
+
+    def watch(self, watch: FrameWatch | None) -> None:
+        """Let a watch hear what both sides say from now on, for traces; None: no more."""
+        decoder = self._decoder
+        if watch is None:
+            self._decoder = Decoder(decoder.limits)
+            self._decoder.take_over(decoder)
+        else:
+            self._decoder = WatchedDecoder(decoder, watch)
+        self._output.watch(None if watch is None else watch.sent)
 
     def close_by_operator(self, reason: str) -> None:
         """End the session because an operator wants it; its ERROR has the reason if there is one."""

@@ -12,10 +12,12 @@ import select
 import socket
 import struct
 import termios
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol, cast
 
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason
+from gateway.server.client.frame_watch import WatchedTransport
 from gateway.server.fault_boundary import FaultOwner, guarded
 from gateway.server.listen.websocket_transport import WebSocketTransport
 from gateway.session.pieces import LARGE, gathered
@@ -53,6 +55,15 @@ class ClientOutput:
         self._over_tls = over_tls
         self._buffer = 1 << 16
         self._close_timer: asyncio.TimerHandle | None = None
+
+    def watch(self, tell: Callable[[bytes], None] | None) -> None:
+        """Tell what is written from now on; None: no more."""
+        if isinstance(self.transport, WatchedTransport):
+            self.transport = self.transport.transport
+        if tell is not None:
+            self.transport = cast(asyncio.Transport, WatchedTransport(self.transport, tell))
+        if self.websocket is not None:
+            self.websocket = cast(WebSocketTransport, self.transport)
 
     def start(self, virtual_host: VirtualHost) -> None:
         """The client has logged in."""

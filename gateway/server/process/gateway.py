@@ -27,7 +27,7 @@ from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.drain import drain_clients
 from gateway.server.process.listeners import ListenerChanges, Listeners
 from gateway.server.process.local_names import local_names
-from gateway.server.process.logs import configure_logs
+from gateway.server.process.log_level import LogLevel
 from gateway.server.process.loop_lag import LoopLag
 from gateway.server.process.memory_trim import MemoryTrim, find_trim
 from gateway.server.process.readiness import Readiness, ReadinessProbe
@@ -57,7 +57,6 @@ class Gateway:
         self.config = config
         # Names that mean the default virtual host where no virtual host has them.
         self._local_names = self._names_in_use(config)
-        self._worker = worker
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._deadline_timer: PeriodicTimer | None = None
@@ -73,6 +72,7 @@ class Gateway:
         self._upstream_contexts: list[TlsContext] = []
         self._following: asyncio.Task[None] | None = None
         self.log_limits = LogLimits(config.logging, self._loop.time)
+        self.log_level = LogLevel(config.logging, worker)
         paced = PacedWork()
         self.pool = LinkPool(
             self._loop.time, self._spawn, self.journal, self.stats, self.node, self.tls_contexts, self.log_limits, paced
@@ -97,6 +97,7 @@ class Gateway:
             log_limits=self.log_limits,
             paced=paced,
         )
+        self.traces = self._context.traces
         # Connections with a session.
         self.clients = self._context.clients
         # Their deadlines are being checked.
@@ -195,8 +196,7 @@ class Gateway:
             # Also when the gateway stops meanwhile.
             journal.discard()
             raise
-        if config.logging != self.config.logging:
-            configure_logs(config.logging, worker=self._worker)
+        self.log_level.configure(config.logging)
         self.config = config
         self._local_names = self._names_in_use(config)
         restart = self.journal.use(journal)
@@ -247,6 +247,7 @@ class Gateway:
         if not self._is_sweeping:
             self._is_sweeping = True
             self._context.paced.do_each(self._sweep_clients())
+        guarded(self, self.traces.sweep)
         guarded(self, self.limits.forget_idle)
         guarded(self, self.pool.drain.sweep)
         guarded(self, self.pool.close_idle)

@@ -23,7 +23,7 @@ from gateway.server.log_limits import LogLimits
 from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.asking import ask
 from gateway.server.process.listeners import ListenerChanges, refuse_moves
-from gateway.server.process.logs import configure_logs
+from gateway.server.process.log_level import LogLevel
 from gateway.server.process.reload import InUse, Reload
 from gateway.server.process.serving import Service, run
 from gateway.server.process.signs_of_life import SignsOfLife
@@ -52,6 +52,8 @@ class Supervisor:
         self.node = node_name(config.defaults.journal.node)
         self.tls_contexts = TlsContexts()
         self.log_limits = LogLimits(config.logging, asyncio.get_running_loop().time)
+        self.log_level = LogLevel(config.logging, tell=self._tell_level)
+        self._telling: asyncio.Task[object] | None = None
         self.workers: list[WorkerProcess] = []
         self.reload: Callable[[str], Awaitable[Reload]] | None = None
         self.deaths = 0
@@ -92,7 +94,9 @@ class Supervisor:
         """
         self._sockets = await bound_for_workers(self.config.listeners, self.config.workers)
         self.workers = [
-            WorkerProcess(number, sockets, self._memory, lambda: self.config, self._died)
+            WorkerProcess(
+                number, sockets, self._memory, lambda: self.config, self._died, lambda: self.log_level.changed
+            )
             for number, sockets in enumerate(self._sockets)
         ]
         starting = [asyncio.create_task(worker.start()) for worker in self.workers]
@@ -127,8 +131,7 @@ class Supervisor:
         except BaseException:
             self._keep(before)
             raise
-        if config.logging != self.config.logging:
-            configure_logs(config.logging)
+        self.log_level.configure(config.logging)
         self.log_limits.configure(config.logging)
         # Workers that start from now on begin with it.
         self.config = config
@@ -169,6 +172,10 @@ class Supervisor:
                 continue
             return applied
         raise GatewayError("no worker is running")
+
+    def _tell_level(self, level: str | None) -> None:
+        # One that starts meanwhile asks for itself.
+        self._telling = asyncio.create_task(ask(self.running, "log_level", level), name="log level of workers")
 
     async def look_at_certificates(self) -> list[Path]:
         """Read certificates that have changed; their files."""

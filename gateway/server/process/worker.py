@@ -66,6 +66,7 @@ class Worker:
             "stop": self._stop,
             "apply": self._apply,
             "certificates": self._certificates,
+            "log_level": self._log_level,
         }
 
     async def run(self, channel: socket.socket) -> None:
@@ -123,6 +124,9 @@ class Worker:
 
     async def _certificates(self) -> list[Path]:
         return await self._running.look_at_certificates()
+
+    async def _log_level(self, level: str | None) -> None:
+        self._running.log_level.use(level)
 
     @property
     def _running(self) -> Gateway:

@@ -36,7 +36,8 @@ _ANSWER_WITHIN: Final = 2.0
 class WorkerProcess:
     """Keeps a process running from ``start`` to ``stop``. ``config`` is what a new one begins with.
 
-    ``died`` is called when one has ended that should not have. What it counted in ``memory`` ends with it.
+    ``died`` is called when one has ended that should not have. What it counted in ``memory`` ends with it. ``level`` is
+    that of its log lines; None: the configured one.
     """
 
     def __init__(
@@ -46,12 +47,14 @@ class WorkerProcess:
         memory: SharedMemory,
         config: Callable[[], GatewayConfig],
         died: Callable[[], None],
+        level: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.number = number
         self._sockets = sockets
         self._memory = memory
         self._config = config
         self._died = died
+        self._level = level
         self._process: asyncio.subprocess.Process | None = None
         self._calls: WorkerCalls | None = None
         self._files: socket.socket | None = None
@@ -99,8 +102,10 @@ class WorkerProcess:
             self._calls = await WorkerCalls.over(own.dup())
         await self._calls.call("start", self._used, handed, self._memory.descriptor, within=_START_WITHIN)
         self.pid, self._served_since = self._process.pid, asyncio.get_running_loop().time()
-        # A reload may have come meanwhile.
+        # A reload may have come meanwhile, and another level.
         await self.apply(self._config())
+        if (level := self._level()) is not None:
+            await self.call("log_level", level)
 
     async def apply(self, config: GatewayConfig) -> Any:  # noqa: ANN401 - see `Gateway.apply`
         """Let it use another configuration; what `Gateway.apply` returns, None if it uses it already.

@@ -19,6 +19,7 @@ from gateway.admin.listing import Query
 from gateway.admin.terminal_top import TopSample, screen_lines
 from gateway.admin.workers_view import WorkersView
 from gateway.config.loader import parse
+from gateway.server.client.trace import FAULT, TraceLine, TracePart, TraceTarget
 from gateway.server.process.readiness import Readiness
 from gateway.server.process.supervisor import Supervisor
 from gateway.server.process.worker_channel import WorkerGoneError
@@ -146,6 +147,55 @@ async def test_a_session_is_not_missing_while_its_worker_may_hang(monkeypatch: p
         monkeypatch.setattr(workers_view, "_WITHIN", 3600)
         other.answers["close_session"] = True
         assert await view.close_session("s", "", "me", None)
+
+
+def _part(*times: int, frames: int = 0, left_out: int = 0, end: str | None = None) -> TracePart:
+    return TracePart([TraceLine(time, b"%d" % time, is_frame=True) for time in times], frames, left_out, 1, 0, end)
+
+
+async def test_a_trace_has_the_lines_of_all_workers_in_order_and_of_those_that_come() -> None:
+    first = _Worker(1, trace_begin=1, trace_take=_part(1, 4, frames=2))
+    second = _Worker(2, trace_begin=2, trace_take=_part(2, 3, frames=2, left_out=5))
+    late = _Worker(3, trace_begin=0, trace_take=_part(5, frames=1))
+    async with _view(first, second) as view:
+        assert await view.trace_begin("a", TraceTarget(login="billing"), 60) == 3
+        part = await view.trace_take("a")
+        assert [line.time for line in part.lines] == [1, 2, 3, 4]
+        assert (part.frames, part.left_out, part.clients, part.end) == (4, 5, 2, None)
+        # One has died, and another one has begun.
+        view._supervisor.workers = [cast("WorkerProcess", worker) for worker in (second, late)]
+        part = await view.trace_take("a")
+        assert [line.time for line in part.lines] == [2, 3, 5]
+        assert late.arguments[0][:2] == ("a", TraceTarget(login="billing"))
+        second.answers["trace_take"] = _part(end="its time was over")
+        assert (await view.trace_take("a")).end is None
+        late.answers["trace_take"] = _part(end="its time was over")
+        assert (await view.trace_take("a")).end == "its time was over"
+        await view.trace_end("a")
+        assert second.calls["trace_end"] == late.calls["trace_end"] == 1
+
+
+async def test_a_trace_of_a_session_asks_its_worker_alone_and_ends_with_it() -> None:
+    first, second = _Worker(1, trace_begin=0), _Worker(2, trace_begin=1, trace_take=_part(1))
+    async with _view(first, second) as view:
+        assert await view.trace_begin("a", TraceTarget(session="session-a"), 60) == 1
+        assert (await view.trace_take("a")).end is None
+        assert first.calls["trace_take"] == 0
+        view._supervisor.workers = [cast("WorkerProcess", first)]
+        assert (await view.trace_take("a")).end == "its worker has ended"
+        await view.trace_end("a")
+
+
+async def test_a_fault_in_one_worker_ends_a_trace() -> None:
+    first, second = (
+        _Worker(1, trace_begin=1, trace_take=_part(1)),
+        _Worker(2, trace_begin=1, trace_take=_part(end=FAULT)),
+    )
+    async with _view(first, second) as view:
+        await view.trace_begin("a", TraceTarget(login="billing"), 60)
+        assert (await view.trace_take("a")).end == FAULT
+        await view.trace_end("a")
+        assert first.calls["trace_end"] == 1
 
 
 async def test_a_page_behind_the_end_is_not_asked_for() -> None:

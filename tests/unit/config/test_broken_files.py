@@ -17,7 +17,7 @@ BROKEN = {
     ),
     "a star for every address": (
         'listeners:\n  - tcp: "*:61614"',
-        "line 2, listeners[0].tcp: An address to listen on is written host:port. Write 0.0.0.0 as the host for every",
+        "line 2, listeners[0].tcp: An address is written host:port. Write 0.0.0.0 as the host for every",
     ),
     "a star in a broker's URL": ("upstream: {urls: ['amqp://*.a']}", "line 1, upstream.urls[0]: This is not the name"),
     "a list at the top": (
@@ -37,10 +37,41 @@ BROKEN = {
         "listeners:\n  - tcp: 0.0.0.0:61613\n  backlog: 5",
         "line 3, column 3: Here is a key, and the lines above it in this column are a list. Begin it with a dash",
     ),
-    "a tab": ("logging:\n\tlevel: info", "line 2, column 1: YAML does not allow tabs before a key. Indent with"),
+    "a tab": ("logging:\n\tlevel: info", "line 2, column 1: YAML does not allow a tab here. Write spaces."),
     "no space behind a colon": (
         "workers:2\ndrain_timeout: 5",
         "line 2, column 14: A key ends with a colon and a space",
+    ),
+    "no dash": (
+        "listeners:\n  tcp: 0.0.0.0:61613",
+        "line 1, listeners: A list belongs here, and this is a mapping. Write a dash and a space before the first key",
+    ),
+    "no list": ("defaults: {loopback_users: }", "line 1, defaults.loopback_users: A list belongs here, and this key"),
+    "a URL to listen on": (
+        "listeners: [{tcp: 'tcp://0.0.0.0:61613'}]",
+        "line 1, listeners[0].tcp: An address to listen on is written host:port. Delete what stands before the host",
+    ),
+    "a broker without a scheme": (
+        "upstream: {urls: ['rabbit-a:5672']}",
+        "line 1, upstream.urls[0]: A broker's URL is amqp://host:port, or amqps://host:port with TLS. Write amqp://",
+    ),
+    "brokers in one text": (
+        "upstream: {urls: ['amqp://a:5672,amqp://b:5672']}",
+        "line 1, upstream.urls[0]: Here is more than one URL. Make each an entry of the list",
+    ),
+    "a key in another place": (
+        "default_user: {login: a, passcode: b}",
+        "line 1, default_user: There is no such key here. It belongs under defaults.",
+    ),
+    "a mapping for a word": (
+        "defaults: {links: {shared: true}}",
+        "line 1, defaults.links: This is one of shared, dedicated.",
+    ),
+    "an old version": (
+        "listeners: [{tcp: a:1, tls: {min_version: 1.1}}]",
+        "line 1, listeners[0].tls: The key cert_file is missing.",
+        "line 1, listeners[0].tls: The key key_file is missing.",
+        "line 1, listeners[0].tls.min_version: This is one of 1.2, 1.3.",
     ),
     "no space behind a dash": (
         "listeners:\n  -tcp: 0.0.0.0:61613",
@@ -68,7 +99,14 @@ BROKEN = {
         "line 2, defaults.default_user: Within { } stands key: value, and here is text without a colon.",
     ),
     "a colon in text": ("default_vhost: a: b", "line 1, column 17: Text that holds a colon and a space needs quotes."),
-    "a special character": ("default_vhost: @a", "line 1, column 16: Text that starts with one of * & ! @ % ` needs"),
+    "a special character": (
+        "default_vhost: @a",
+        "line 1, column 16: Text that starts with one of * & ! | > @ % ` needs",
+    ),
+    "an arrow before text": ("default_vhost: >a", "line 1, column 17: Text that starts with one of * & ! | > @ % `"),
+    "a star before text": ("default_vhost: *.a", "line 1, column 17: Text that starts with one of * & ! | > @ % `"),
+    "a list beside its key": ("listeners: - tcp: a:1", "line 1, column 12: A list begins on a line of its own"),
+    "a comma too many": ("logging: {level: info,, format: json}", "line 1, column 23: A value belongs here"),
     "a character of no text": (
         "workers: 2\nlogging: \x07",
         "line 2, column 10: YAML does not allow the character here.",

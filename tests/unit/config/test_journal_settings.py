@@ -55,6 +55,7 @@ def test_a_virtual_host_overrides_single_keys() -> None:
         ("ship", "{to: /srv/journals}", "retain_bytes has to bound them"),
         ("ship", "{to: amqp}, retain_bytes: 1GiB}, default_user: null, limits: {", "needs a user"),
         ("ship", "{to: /srv/journals}, retain_bytes: 1MiB", "no room for one segment"),
+        ("ship", "{to: amqp}, retain_bytes: 9GiB, rotate_bytes: 513MiB", "Give it 512MiB at most"),
         ("users_key_file", "/no/such/file", "cannot be read"),
     ],
 )

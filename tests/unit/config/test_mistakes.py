@@ -260,7 +260,7 @@ def test_a_configuration_file_that_cannot_be_read_is_one_mistake(tmp_path: Path)
         ("virtual_hosts:\n  *: {}", 2, '"*"'),
         ("defaults:\n  default_user: {login: a, passcode: ${P}}", 2, '"${NAME}"'),
         ("a: b: c", 1, "quotes"),
-        ("logging:\n\tlevel: info", 2, "Indent with spaces."),
+        ("logging:\n\tlevel: info", 2, "Write spaces."),
         (f"defaults:\n  default_user: {{login: a, passcode: *{SECRET}}}", 2, "quotes"),
         (f"a: '{SECRET}", 1, None),
         (f"a: '{SECRET}\n", 1, "Close it"),

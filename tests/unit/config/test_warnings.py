@@ -72,6 +72,12 @@ ODD: dict[str, tuple[str, *tuple[tuple[str, str], ...]]] = {
         ("upstream.urls[0]", "the gateway's own address listeners[0]"),
     ),
     "a broker twice": ("upstream: {urls: [amqp://a, amqp://a:5672]}", ("upstream.urls[1]", "in the list already")),
+    "a pattern of names": (
+        "virtual_hosts: {/: {aliases: [a, '*.example.org', 'https://a']}, 'a.*': }",
+        ("virtual_hosts./.aliases[1]", "compared exactly"),
+        ("virtual_hosts./.aliases[2]", "no URL"),
+        ('virtual_hosts["a.*"]', "compared exactly"),
+    ),
     "rules that restrict nothing": (
         "defaults: {destination_rules: [{action: allow, destination: /queue/a}]}",
         ("defaults.destination_rules", "These rules restrict nothing"),
@@ -79,6 +85,19 @@ ODD: dict[str, tuple[str, *tuple[tuple[str, str], ...]]] = {
     "a temporary quorum queue": (
         "defaults: {queue_arguments: [{destination: /temp-queue/*, arguments: {x-queue-type: quorum}}]}",
         ("defaults.queue_arguments[0].arguments.x-queue-type", "a temporary queue is exclusive"),
+    ),
+    "arguments of other types": (
+        "defaults:\n  queue_arguments:\n"
+        "    - {destination: /queue/a, arguments: {x-queue-type: quorum, x-max-priority: 9, x-delivery-limit: 5}}\n"
+        "    - {destination: /queue/b, arguments: {x-queue-type: stream, x-expires: 9, x-max-age: 7D}}\n"
+        "    - {destination: /queue/c, arguments: {x-queue-type: classic, x-max-age: 7D}}\n"
+        "    - {destination: /queue/d, arguments: {x-delivery-limit: 5}}",
+        (
+            "defaults.queue_arguments[0].arguments.x-max-priority",
+            "RabbitMQ refuses to declare a quorum queue with this",
+        ),
+        ("defaults.queue_arguments[1].arguments.x-expires", "RabbitMQ refuses to declare a stream queue with this"),
+        ("defaults.queue_arguments[2].arguments.x-max-age", "RabbitMQ refuses to declare a classic queue with this"),
     ),
     "a burst of nothing": ("defaults: {limits: {user: {burst: 9s}}}", ("defaults.limits.user.burst", "without a rate")),
     "more for one than for all": (

@@ -10,6 +10,7 @@ import pytest
 from pamqp import header
 
 from gateway.amqp import properties as amqp
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason
 from gateway.journal.histogram import bucket_of
 from gateway.journal.privacy import DestinationNames, UserNames
@@ -68,7 +69,7 @@ class JournalledSession:
         self, level: str, max_destinations: int = 10_000, *, before: str | None = None, correlate: bool = False
     ) -> None:
         self.writer = RecordingWriter()
-        self.play = Playbook()
+        self.play = Playbook(VirtualHost(name="/", selectors=True))
         writer, destinations = cast(Writer, self.writer), DestinationNames((), max_destinations)
         users, by_message = UserNames(None), level == "message"
         journal = VirtualHostJournal(writer, users, destinations, by_message, 1.0, "full", (), correlate)
@@ -434,6 +435,31 @@ def test_counts_tell_how_long_messages_have_waited(ack: str) -> None:
     (line,) = (line for line in at.writer.lines("stat") if "s" in line)
     assert (line["cnt"], line["h"]) == ({"dlv": 4}, {f"queue:{bucket_of(3_000)}": 3})
     assert at.writer.lines("end")[0]["f"].get("unacked", 0) == (0 if ack == "auto" else 4)
+
+
+@pytest.mark.parametrize("correlate", [False, True])
+@pytest.mark.parametrize("ack", ["auto", "client", "client-individual"])
+@pytest.mark.parametrize("level", ["session", "message"])
+def test_what_a_selector_filters_out_is_no_delivery(level: str, ack: str, correlate: bool) -> None:
+    at = JournalledSession(level, correlate=correlate)
+    subscription = at.play.subscribe("1", "/topic/t", f"ack:{ack}", "selector:destination = '/queue/q'")
+    published = stamped(at.writer.clock.time) if correlate else NO_PROPERTIES
+    for tag, route in enumerate((b"\0\1x", TO_QUEUE, b"\0\1x", TO_QUEUE), 1):
+        subscription.deliver(tag, False, route, published, b"12")
+    if ack == "client":
+        at.play.client("ACK", f"id:{ack_id(subscription, 4)}")
+    at.end()
+    if level == "message":
+        assert [(line["m"], line.get("ql")) for line in at.writer.lines("dlv")] == [
+            (tag, 0 if correlate else None) for tag in (2, 4)
+        ]
+        acknowledged = [(line["m"], line.get("n", 1)) for line in at.writer.lines("ack")]
+        assert acknowledged == ([(2, 1), (4, 1)] if ack == "client" else [])
+    else:
+        (line,) = (line for line in at.writer.lines("stat") if "s" in line)
+        assert line["cnt"] == {"dlv": 2, "dlv_bytes": 4} | ({"ack": 2} if ack == "client" else {})
+    end = at.writer.lines("end")[0]["f"]
+    assert (end["frames_out"], end.get("unacked", 0)) == (3, 2 if ack == "client-individual" else 0)
 
 
 def test_a_message_carries_the_time_of_publishing_only_if_it_shall_be_correlated() -> None:

@@ -7,11 +7,14 @@ import stat
 import threading
 import time
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import structlog
 
+from gateway import cli
+from gateway.errors import ExitCode
 from gateway.journal import shipper as shipper_module
 from gateway.journal.files import lock
 from gateway.journal.segments import PATTERN, SegmentName, mark_of
@@ -95,6 +98,22 @@ def test_an_open_segment_and_marks_are_never_shipped(journal: Path, tmp_path: Pa
     there = tmp_path / "there"
     Shipper(journal, DirectoryTarget(there)).ship_now()
     assert [each.name for each in there.glob("d=*/*")] == [path.name]
+
+
+def test_the_command_ships_what_a_killed_gateway_left_open(journal: Path, tmp_path: Path) -> None:
+    left, alive = (
+        finished(journal, number).with_name(SegmentName("gateway", "b", boot * 16, 1, 1).while_open)
+        for number, boot in enumerate("01")
+    )
+    for path in (left, alive):
+        path.write_bytes(b"{}\nhalf a li")
+    there = tmp_path / "there"
+    with alive.open("rb") as file:
+        assert lock(file.fileno())
+        assert cli.main(["journal", "ship", str(journal), "--to", str(there)]) == ExitCode.OK
+    assert len(contents(there)) == 3
+    assert contents(there)[f"{left.parent.name}/{SegmentName.read(left.name)}"] == b"{}\n"
+    assert alive.exists()
 
 
 def test_the_place_shows_whole_segments_only_and_to_owner_and_group_alone(journal: Path, tmp_path: Path) -> None:
@@ -373,11 +392,14 @@ def test_a_day_where_nothing_waits_is_not_listed_again_until_it_changes(
     shipper = Shipper(journal, Place())
     assert shipper._look() == []
 
-    def not_listed(_: Path) -> list[str]:
-        raise AssertionError
+    scandir = os.scandir
+
+    def not_of_the_day(folder: Path) -> Any:  # noqa: ANN401
+        assert str(folder) != str(path.parent)
+        return scandir(folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "listdir", not_listed)
+        patch.setattr(os, "scandir", not_of_the_day)
         assert shipper._look() == []
     finished(journal, 2)
     assert [segment.path.name[-17:-9] for segment in shipper._look()] == ["1-000002"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -261,6 +262,23 @@ def test_another_nodes_fresh_segment_is_left_alone_and_an_old_one_is_not(tmp_pat
     assert recover(tmp_path, "node-1") == []
     os.utime(path, (1, 1))
     assert len(recover(tmp_path, "node-1")) == 1
+
+
+def test_who_asks_by_hand_recovers_what_nobody_has_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _left_behind(tmp_path, b"{}\n", node="node-2")
+    with path.open("rb") as alive:
+        fcntl.flock(alive, fcntl.LOCK_EX)
+        assert recover(tmp_path, None) == []
+    assert len(recover(tmp_path, None)) == 1
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    path = _left_behind(tmp_path, b"{}\n", node="node-2")
+    assert recover(tmp_path, None) == []
+    os.utime(path, (1, 1))
+    assert len(recover(tmp_path, None)) == 1
 
 
 def test_a_new_writer_recovers_before_it_writes(tmp_path: Path, clock: ManualClock) -> None:

@@ -4,7 +4,8 @@ import pytest
 
 from gateway.amqp.properties import Properties, encode_around_table
 from gateway.errors import StompError
-from gateway.session.translate import message_headers, properties_of_send, table_of_send
+from gateway.session.translate import properties_of_send, shown_headers, table_of_send
+from gateway.stomp.encoder import encode_headers
 from tests.support.model_broker import read_properties
 
 Headers = dict[bytes, bytes]
@@ -125,6 +126,10 @@ def test_a_name_of_more_than_255_bytes_is_an_error() -> None:
 
 
 # From AMQP.
+
+
+def message_headers(properties: Properties) -> bytes:
+    return encode_headers(shown_headers(properties))
 
 
 def test_properties_become_headers_in_the_plugins_order() -> None:

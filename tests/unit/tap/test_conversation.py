@@ -59,11 +59,19 @@ class Talk:
         for frame in frames:
             head, _, body = frame.partition("|")
             data = head.strip().replace("; ", "\n").encode() + b"\n\n" + body.encode() + b"\0\n"
-            self.heard.heard(data, from_client=from_client)
+            self.hear(data, from_client=from_client)
+
+    def hear(self, data: bytes, *, from_client: bool) -> None:
+        for _ in self.heard.heard(data, from_client=from_client):
+            pass
+
+    def end(self, *, by_client: bool, is_stopping: bool = False) -> int:
+        """In how many steps."""
+        return sum(1 for _ in self.heard.ended(by_client=by_client, is_stopping=is_stopping))
 
     def log_in(self, host: str = "orders") -> None:
         self.client(f"CONNECT; accept-version:1.2; login:anna; passcode:secret-word; host:{host}")
-        self.heard.heard(CONNECTED, from_client=False)
+        self.hear(CONNECTED, from_client=False)
 
     @property
     def lines(self) -> list[dict[str, Any]]:
@@ -95,8 +103,8 @@ def test_a_session_has_its_login_its_times_and_its_totals(tmp_path: Path) -> Non
     }  # fmt: skip
     assert talk.used == {"heart-beat"}
     talk.client("DISCONNECT; receipt:1")
-    talk.heard.ended(by_client=False)
-    talk.heard.ended(by_client=False)
+    talk.end(by_client=False)
+    talk.end(by_client=False)
     (line,) = talk.of("end")
     assert line["x"] == "disconnect"
     assert (line["f"]["frames_in"], line["f"]["frames_out"]) == (2, 1)
@@ -113,7 +121,7 @@ def test_a_session_has_its_login_its_times_and_its_totals(tmp_path: Path) -> Non
 )
 def test_the_end_says_why(frames: tuple[str, ...], by_client: bool, is_stopping: bool, reason: str, talk: Talk) -> None:
     talk.server(*frames)
-    talk.heard.ended(by_client=by_client, is_stopping=is_stopping)
+    talk.end(by_client=by_client, is_stopping=is_stopping)
     assert talk.of("end")[0]["x"] == reason
 
 
@@ -133,7 +141,7 @@ def test_a_receipt_confirms_its_send(talk: Talk) -> None:
 def test_frames_in_front_of_connected_count(tmp_path: Path) -> None:
     talk = Talk(tmp_path)
     talk.client("CONNECT; accept-version:1.2", "SUBSCRIBE; id:1; destination:/topic/a", "SEND; destination:/topic/a|x")
-    talk.heard.heard(CONNECTED, from_client=False)
+    talk.hear(CONNECTED, from_client=False)
     assert [line["e"] for line in talk.lines if line["e"] != "use"] == ["conn", "sub", "send"]
 
 
@@ -210,8 +218,21 @@ def test_at_level_session_there_are_counts(tmp_path: Path) -> None:
         "2": {"dlv": 1, "dlv_bytes": 4},
     }
     assert sum(next(line["h"] for line in talk.of("stat") if line.get("s") == "1").values()) == 3
-    talk.heard.ended(by_client=True)
+    talk.end(by_client=True)
     assert talk.of("end")[0]["f"]["max_unacked"] == 3
+
+
+def test_what_is_heard_later_has_the_time_when_it_passed(talk: Talk) -> None:
+    at = talk.clock.now
+    for _ in talk.heard.heard(b"SEND\ndestination:/topic/a\n\n\0" * 30, from_client=True):
+        talk.clock.now += 1000
+    assert {line["t"] for line in talk.of("send")} == {at + talk.clock.offset}
+
+
+def test_many_subscriptions_end_one_after_the_other(talk: Talk) -> None:
+    talk.client(*(f"SUBSCRIBE; id:{number}; destination:/topic/a" for number in range(30)))
+    assert talk.end(by_client=True) == len(talk.of("unsub")) == 30
+    assert talk.lines[-1]["e"] == "end"
 
 
 def test_a_durable_subscription_has_the_name_of_its_queue(talk: Talk) -> None:
@@ -239,7 +260,7 @@ def test_errors_have_a_code_and_no_text(talk: Talk) -> None:
 
 def test_what_cannot_be_read_ends_one_side_only(talk: Talk) -> None:
     talk.client("SEND; destination:/queue/a|1")
-    talk.heard.heard(b"\x16\x03\x01 no frame\n", from_client=True)
+    talk.hear(b"\x16\x03\x01 no frame\n", from_client=True)
     talk.client("SEND; destination:/queue/a|2")
     talk.server("ERROR; message:not_found|")
     assert [whose for whose, _ in talk.notes] == ["client"]

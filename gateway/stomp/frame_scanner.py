@@ -1,4 +1,4 @@
-"""Bytes to what the tap needs of frames: command, headers, and how large the body is. Bodies are not kept.
+"""Bytes to what tap and trace need of frames: command, headers, and how large the body is. Bodies are not kept.
 
 It reads both directions, and frames of any size with bounded memory: a header block that arrives is kept up to a limit,
 a body is only counted. ``tests/property/test_frame_scanner.py`` holds it equal to the gateway's own `Decoder`.
@@ -58,6 +58,13 @@ class FrameScanner:
         self._block: Block | None = None
         self._size = 0
         self._left: int | None = None
+
+    @property
+    def unfinished(self) -> ScannedFrame | None:
+        """The frame that is arriving, with the size that has come; it has a command once its header block is whole."""
+        if self._block is not None:
+            return ScannedFrame(self._block[0], self._block[1], self._size)
+        return ScannedFrame(b"", {}, len(self._arriving)) if self._arriving else None
 
     def scan(self, data: bytes) -> Iterator[ScannedFrame]:
         """The frames that end in these bytes, in order.

@@ -1,0 +1,62 @@
+"""A selector: read once for each text, then asked about messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+from weakref import WeakValueDictionary
+
+from gateway.errors import SelectorError
+from gateway.selectors.terms import Evaluate
+
+LONGEST_SELECTOR: Final = 2048
+"""Bytes. It bounds the time that it takes to read a selector, and to ask it."""
+
+# ActiveMQ's name for what is always so here, and Artemis' name for identifiers that may have hyphens.
+_CONVERTING: Final = "convert_string_expressions:"
+_HYPHENATED: Final = "hyphenated_props:"
+
+
+class Selector:
+    """The meaning of a selector: ``evaluate`` gives True, False or None (unknown) for the headers of a message."""
+
+    __slots__ = ("__weakref__", "_evaluate")
+
+    def __init__(self, evaluate: Evaluate) -> None:
+        self._evaluate = evaluate
+
+    def matches(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+        """Whether it selects a message with these headers. Of several with one name the first counts."""
+        return self._evaluate(dict(reversed(headers))) is True
+
+
+# Those in use. The sessions of an application mostly subscribe with the same few.
+_IN_USE: Final = WeakValueDictionary[bytes, Selector]()
+
+
+def read_selector(text: bytes) -> Selector | None:
+    """Read a selector; None if there is nothing but spaces, which selects everything.
+
+    Raises:
+        SelectorError: when it is none, or too long or too deep.
+    """
+    if len(text) > LONGEST_SELECTOR:
+        raise SelectorError(f"it has {len(text)} bytes, and {LONGEST_SELECTOR} are allowed")
+    known = _IN_USE.get(text)
+    if known is not None:
+        return known
+    try:
+        condition = text.decode().strip()
+    except UnicodeDecodeError as error:
+        raise SelectorError("it is not UTF-8") from error
+    hyphens = False
+    while condition.startswith((_CONVERTING, _HYPHENATED)):
+        hyphens |= condition.startswith(_HYPHENATED)
+        condition = condition.partition(":")[2].strip()
+    if not condition:
+        return None
+    # Here, because few gateways are asked for selectors, and the library takes a tenth of a second to load.
+    from gateway.selectors.selector_parser import parse  # noqa: PLC0415
+
+    selector = _IN_USE[text] = Selector(parse(condition, hyphens=hyphens))
+    return selector

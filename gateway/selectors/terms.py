@@ -1,0 +1,343 @@
+"""What the parts of a selector mean: each is a closure that gives a value for the headers of a message.
+
+A header is a text, as everything in STOMP. It is read as a number where it is compared with one or computed with, and
+as a truth where it is compared with one. None stands for SQL's NULL and for "unknown".
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+Value = str | int | float | bool | None
+Headers = Mapping[bytes, bytes]
+Evaluate = Callable[[Headers], Value]
+
+# LIKE does not look at longer texts: the time that it may take grows with text and pattern.
+_LONGEST_LIKED: Final = 4096
+# No number of 64 bits has more characters, and reading one takes longer the longer it is.
+_LONGEST_NUMBER: Final = 40
+_NUMBER: Final = re.compile(r"[+-]?(?:([0-9]+)|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
+_TRUTHS: Final = {"true": True, "false": False}
+_LARGEST: Final = 1 << 63
+
+
+class Kind(Enum):
+    """What is known of a value before there is a message. A header may be anything."""
+
+    HEADER = "header"
+    TEXT = "text"
+    NUMBER = "number"
+    TRUTH = "truth"
+
+
+class Term(NamedTuple):
+    """A part of a selector. ``depth`` is how many closures call each other for its value."""
+
+    evaluate: Evaluate
+    kind: Kind
+    depth: int = 1
+
+
+# Values.
+
+
+def read_number(text: str) -> int | float | None:
+    """A text as a decimal number of 64 bits; None if it is none."""
+    found = _NUMBER.fullmatch(text) if len(text) <= _LONGEST_NUMBER else None
+    if found is None:
+        return None
+    return bounded(int(text) if found[1] else float(text))
+
+
+def bounded(number: float) -> int | float | None:
+    """A number, or None for one beyond all: whole numbers of more than 64 bits lose digits."""
+    if isinstance(number, int) and -_LARGEST <= number < _LARGEST:
+        return number
+    inexact = float(number)
+    return inexact if math.isfinite(inexact) else None
+
+
+def read_literal(text: str) -> int | float | None:
+    """A number as Java writes them: decimal, hexadecimal, octal, with a point or an exponent, with a suffix.
+
+    None for an octal number with other digits, and for one beyond all bounds.
+    """
+    digits = text.lower()
+    if digits.startswith("0x"):
+        return bounded(int(digits.rstrip("l"), 16))
+    if digits.rstrip("l").isdigit():
+        digits = digits.rstrip("l")
+        try:
+            return bounded(int(digits, 8 if digits.startswith("0") else 10))
+        except ValueError:
+            return None
+    return bounded(float(digits.rstrip("fd")))
+
+
+def _as_number(value: Value) -> int | float | None:
+    if isinstance(value, str):
+        return read_number(value)
+    return None if isinstance(value, bool) else value
+
+
+def _as_truth(value: Value) -> bool | None:
+    """Texts and numbers that are no truths are false."""
+    if isinstance(value, str):
+        return _TRUTHS.get(value.lower(), False)
+    return None if value is None else value is True
+
+
+# Operands.
+
+
+def constant(value: str | float | bool) -> Term:
+    """A literal."""
+    kind = Kind.TRUTH if isinstance(value, bool) else Kind.TEXT if isinstance(value, str) else Kind.NUMBER
+    return Term(lambda _: value, kind)
+
+
+def header(name: str) -> Term:
+    """The value of a header."""
+    special = _JMS_VALUES.get(name)
+    if special is not None:
+        return Term(special, Kind.HEADER)
+    raw = _JMS_NAMES.get(name, name).encode()
+
+    def value(headers: Headers) -> Value:
+        found = headers.get(raw)
+        return None if found is None else found.decode(errors="surrogateescape")
+
+    return Term(value, Kind.HEADER)
+
+
+def _delivery_mode(headers: Headers) -> Value:
+    return "PERSISTENT" if headers.get(b"persistent") == b"true" else "NON_PERSISTENT"
+
+
+def _timestamp(headers: Headers) -> Value:
+    """JMS counts milliseconds, AMQP seconds."""
+    seconds = read_number(headers.get(b"timestamp", b"").decode(errors="surrogateescape"))
+    return None if seconds is None else bounded(seconds * 1000)
+
+
+# What JMS calls headers of its own: what they are in a MESSAGE, or how to find their values there.
+_JMS_NAMES: Final = {
+    "JMSCorrelationID": "correlation-id",
+    "JMSMessageID": "amqp-message-id",
+    "JMSPriority": "priority",
+    "JMSReplyTo": "reply-to",
+    "JMSType": "type",
+}
+_JMS_VALUES: Final[Mapping[str, Evaluate]] = {"JMSDeliveryMode": _delivery_mode, "JMSTimestamp": _timestamp}
+
+
+# Arithmetic.
+
+
+def negated(term: Term) -> Term:
+    """The number with the other sign."""
+    evaluate = term.evaluate
+
+    def value(headers: Headers) -> Value:
+        number = _as_number(evaluate(headers))
+        return None if number is None else bounded(-number)
+
+    return Term(value, Kind.NUMBER, term.depth + 1)
+
+
+def unchanged(term: Term) -> Term:
+    """The number behind a plus sign."""
+    evaluate = term.evaluate
+    return Term(lambda headers: _as_number(evaluate(headers)), Kind.NUMBER, term.depth + 1)
+
+
+def _divided(left: float, right: float) -> float | None:
+    return left / right if right else None
+
+
+def _remainder(left: float, right: float) -> float | None:
+    return math.fmod(left, right) if right else None
+
+
+_ARITHMETIC: Final[Mapping[str, Callable[[float, float], float | None]]] = {
+    "+": lambda left, right: left + right,
+    "-": lambda left, right: left - right,
+    "*": lambda left, right: left * right,
+    "/": _divided,
+    "%": _remainder,
+}
+
+
+def computed(first: Term, rest: Sequence[tuple[str, Term]]) -> Term:
+    """Numbers, from left to right, with an operator in front of each but the first. ``+`` also joins texts."""
+    start = first.evaluate
+    steps = [(sign, _ARITHMETIC[sign], term.evaluate) for sign, term in rest]
+
+    def value(headers: Headers) -> Value:
+        left = start(headers)
+        for sign, operate, evaluate in steps:
+            right = evaluate(headers)
+            numbers = _as_number(left), _as_number(right)
+            if numbers[0] is not None and numbers[1] is not None:
+                result = operate(numbers[0], numbers[1])
+                left = None if result is None else bounded(result)
+            elif sign == "+" and isinstance(left, str) and isinstance(right, str):
+                left = left + right
+            else:
+                return None
+        return left
+
+    terms = (first, *(term for _, term in rest))
+    may_be_text = any(term.kind is Kind.TEXT for term in terms)
+    return Term(value, Kind.TEXT if may_be_text else Kind.NUMBER, 1 + max(term.depth for term in terms))
+
+
+# Conditions.
+
+
+def compared(left: Term, operator: str, right: Term) -> Term:
+    """Two values: equal or not, in any of the four ways of numbers, or, for texts and truths, only the former."""
+    compare, first, second = _COMPARE[operator], left.evaluate, right.evaluate
+
+    def value(headers: Headers) -> Value:
+        one, other = first(headers), second(headers)
+        return None if one is None or other is None else compare(one, other)
+
+    return Term(value, Kind.TRUTH, 1 + max(left.depth, right.depth))
+
+
+def _equal(one: Value, other: Value) -> bool:
+    """Values of unlike kinds are not equal, except that a text may be a number or a truth."""
+    if isinstance(one, str) and not isinstance(other, str):
+        one, other = other, one
+    if isinstance(other, str) and not isinstance(one, str):
+        read: Value = _TRUTHS.get(other.lower()) if isinstance(one, bool) else read_number(other)
+        return read is not None and read == one
+    return isinstance(one, bool) is isinstance(other, bool) and one == other
+
+
+def _ordered(compare: Callable[[float, float], bool]) -> Callable[[Value, Value], bool]:
+    """Only numbers have an order; what is none is neither before nor behind anything."""
+
+    def is_so(one: Value, other: Value) -> bool:
+        left, right = _as_number(one), _as_number(other)
+        return left is not None and right is not None and compare(left, right)
+
+    return is_so
+
+
+_COMPARE: Final[Mapping[str, Callable[[Value, Value], bool]]] = {
+    "=": _equal,
+    "<>": lambda one, other: not _equal(one, other),
+    "<": _ordered(lambda left, right: left < right),
+    "<=": _ordered(lambda left, right: left <= right),
+    ">": _ordered(lambda left, right: left > right),
+    ">=": _ordered(lambda left, right: left >= right),
+}
+
+
+def is_among(term: Term, texts: Sequence[str]) -> Term:
+    """IN."""
+    evaluate, known = term.evaluate, frozenset(texts)
+
+    def value(headers: Headers) -> Value:
+        text = evaluate(headers)
+        return None if text is None else text in known
+
+    return Term(value, Kind.TRUTH, term.depth + 1)
+
+
+def is_like(term: Term, pattern: str, escape: str) -> Term:
+    """LIKE; ``escape`` is one character, or empty. Of a text beyond all bounds it is unknown."""
+    evaluate, matches = term.evaluate, like_pattern(pattern, escape).fullmatch
+
+    def value(headers: Headers) -> Value:
+        text = evaluate(headers)
+        if text is None or (isinstance(text, str) and len(text) > _LONGEST_LIKED):
+            return None
+        return isinstance(text, str) and matches(text) is not None
+
+    return Term(value, Kind.TRUTH, term.depth + 1)
+
+
+def like_pattern(pattern: str, escape: str) -> re.Pattern[str]:
+    """The regular expression of a LIKE.
+
+    What stands between two ``%`` is looked for from the left, and once found it is not looked for again: that is enough
+    for a match, and with many ``%`` anything else would take for ever.
+    """
+    parts, position = [""], 0
+    while position < len(pattern):
+        character, behind = pattern[position], pattern[position + 1 : position + 2]
+        position += 1
+        if character == escape and behind and behind in ("%", "_", escape):
+            parts[-1] += re.escape(behind)
+            position += 1
+        elif character == "%":
+            parts.append("")
+        else:
+            parts[-1] += "." if character == "_" else re.escape(character)
+    first, *middle = parts
+    if not middle:
+        return re.compile(first, re.DOTALL)
+    last = middle.pop()
+    found_once = "".join([f"(?>.*?{part})" for part in middle if part])
+    return re.compile(f"{first}{found_once}.*{last}", re.DOTALL)
+
+
+def is_null(term: Term) -> Term:
+    """IS NULL."""
+    evaluate = term.evaluate
+    return Term(lambda headers: evaluate(headers) is None, Kind.TRUTH, term.depth + 1)
+
+
+# Three-valued logic.
+
+
+def truth(term: Term) -> Term:
+    """A header that stands where a condition must be: whether its value is the word true."""
+    if term.kind is Kind.TRUTH:
+        return term
+    evaluate = term.evaluate
+    return Term(lambda headers: _as_truth(evaluate(headers)), Kind.TRUTH, term.depth + 1)
+
+
+def not_so(term: Term) -> Term:
+    """NOT."""
+    evaluate = term.evaluate
+
+    def value(headers: Headers) -> Value:
+        found = evaluate(headers)
+        return None if found is None else not found
+
+    return Term(value, Kind.TRUTH, term.depth + 1)
+
+
+def all_so(terms: Sequence[Term]) -> Term:
+    """AND: false if one is false, else unknown if one is."""
+    return _decided(terms, by=False)
+
+
+def any_so(terms: Sequence[Term]) -> Term:
+    """OR: true if one is true, else unknown if one is."""
+    return _decided(terms, by=True)
+
+
+def _decided(terms: Sequence[Term], *, by: bool) -> Term:
+    evaluates = [term.evaluate for term in terms]
+
+    def value(headers: Headers) -> Value:
+        result: bool | None = not by
+        for evaluate in evaluates:
+            found = evaluate(headers)
+            if found is by:
+                return by
+            if found is None:
+                result = None
+        return result
+
+    return Term(value, Kind.TRUTH, 1 + max(term.depth for term in terms))

@@ -1,0 +1,166 @@
+"""Subscriptions with a selector: what it does not select is acknowledged to the broker and never goes to the client.
+
+Such a message takes a delivery tag, so that the client's numbers have gaps. With ack:auto it is settled with those
+around it. Otherwise it is settled in the same round of the event loop, so that it takes no room in the prefetch.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from gateway.amqp import properties as amqp
+from gateway.amqp.codec import encode_ack
+from gateway.errors import CodecError
+from gateway.selectors.selector import Selector
+from gateway.session import translate
+from gateway.session.correlation import CorrelatedSubscription
+from gateway.session.delivery_ledger import OUT_OF_ORDER, AckMode, DeliveryLedger
+from gateway.session.destinations import message_destination
+from gateway.session.subscription import LARGEST_CACHED_BLOCK, Subscription
+from gateway.stomp.block_cache import BlockCache
+
+_MOST_BYTES: Final = 100_000
+# What an entry takes beside its block, as measured.
+_ENTRY: Final = 150
+
+
+class SelectiveLedger(DeliveryLedger):
+    """A `DeliveryLedger` of deliveries of which the client does not get all."""
+
+    __slots__ = ("_unsettled_filtered",)
+
+    def __init__(self, mode: AckMode) -> None:
+        super().__init__(mode)
+        # With ack:auto: filtered out since everything was settled.
+        self._unsettled_filtered = 0
+
+    @property
+    def outstanding(self) -> int:
+        """Deliveries to the client that are not settled."""
+        return super().outstanding - self._unsettled_filtered
+
+    def filter_out(self, tag: int, count: int) -> None:
+        """Note deliveries in a row, from this tag on, that the client does not get, and acknowledge them."""
+        if tag != self.last_tag + 1:
+            raise CodecError(OUT_OF_ORDER)
+        self.last_tag = last = self.last_tag + count
+        self.filtered += count
+        if self._mode is AckMode.AUTO:
+            # One basic.ack for all deliveries settles these, too.
+            self._unsettled_filtered += count
+        elif tag == self._settled_up_to + 1 and not self._unsettled_below:
+            self._settled_up_to = self._pending_multiple = last
+        else:
+            for each in range(tag, last + 1):
+                self._frames.append(encode_ack(self.channel, each, multiple=False))
+                self._settle_one(each)
+
+    def settle_delivered(self) -> bool:
+        """See `DeliveryLedger.settle_delivered`."""
+        is_settled = super().settle_delivered()
+        if is_settled:
+            self._unsettled_filtered = 0
+        return is_settled
+
+    def requeue_dropped(self) -> None:
+        """See `DeliveryLedger.requeue_dropped`. Its nacks precede the acknowledgements of what was filtered out."""
+        if not self._dropped:
+            return
+        filtered = self.take_frames()
+        super().requeue_dropped()
+        self._unsettled_filtered = 0
+        if filtered:
+            self._frames.append(filtered)
+
+
+class Selection:
+    """What a selector says of messages, by their route and properties; ``is_selected``: of the last one."""
+
+    __slots__ = ("_selector", "_verdicts", "is_selected", "properties", "route")
+
+    def __init__(self, selector: Selector) -> None:
+        self._selector = selector
+        self._verdicts = BlockCache[bool](_MOST_BYTES, _size_of_block)
+        self.is_selected = False
+        # What the last message had; empty where that is large, since nobody may keep it.
+        self.route = self.properties = b""
+
+    def look(self, route: bytes, properties: bytes) -> None:
+        """Look at a message. Its headers are read if they are new."""
+        key = route + properties
+        is_kept = len(key) <= LARGEST_CACHED_BLOCK
+        self.route, self.properties = (route, properties) if is_kept else (b"", b"")
+        known = self._verdicts.get(key)
+        if known is None:
+            split = route[0] + 1
+            destination = message_destination(route[1:split], route[split + 1 :])
+            headers = translate.shown_headers(amqp.decode(properties))
+            known = self._selector.matches([(b"destination", destination), *headers])
+            if is_kept:
+                self._verdicts.enter(key, known)
+        self.is_selected = known
+
+
+class _Selective(Subscription):
+    """Looks at the headers of each message before it goes its way."""
+
+    __slots__ = ()
+
+    _ledger_type: ClassVar[type[DeliveryLedger]] = SelectiveLedger
+
+    ledger: SelectiveLedger
+    selection: Selection
+
+    def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
+        """See `Subscription.deliver`. HOT: once per message, or once for many that are alike."""
+        selection = self.selection
+        if route is not selection.route or properties is not selection.properties:
+            if self.is_stream is not False:
+                # A subscription that comes back goes on behind the last message, selected or not.
+                self._follow_stream(properties)
+            selection.look(route, properties)
+        if selection.is_selected:
+            super().deliver(tag, redelivered, route, properties, body)
+        else:
+            self._filter_out(tag, 1)
+
+    def deliver_alike(self, tag: int, bodies: list[bytes]) -> None:
+        """See `Subscription.deliver_alike`. HOT: once for many messages."""
+        if self.selection.is_selected:
+            super().deliver_alike(tag, bodies)
+        else:
+            self._filter_out(tag, len(bodies))
+
+    def _filter_out(self, tag: int, count: int) -> None:
+        self.ledger.filter_out(tag, count)
+        if self.mode is AckMode.AUTO:
+            while self.ledger.last_tag > self._notify_above:
+                self._note_auto_ack(self._notify_above + 1)
+            return
+        if not self._is_pending:
+            self._is_pending = True
+            self._auto_acks.subscriptions.append(self)
+        self._auto_acks.is_urgent = True
+
+    def settle_delivered(self) -> bool:
+        """See `Subscription.settle_delivered`. Without ack:auto that is what was filtered out, which is settled."""
+        if self.mode is AckMode.AUTO:
+            return super().settle_delivered()
+        self._is_pending = False
+        return True
+
+
+class SelectiveSubscription(_Selective):
+    """A `Subscription` with a selector."""
+
+    __slots__ = ("selection",)
+
+
+class CorrelatedSelectiveSubscription(_Selective, CorrelatedSubscription):
+    """A `CorrelatedSubscription` with a selector."""
+
+    __slots__ = ("selection",)
+
+
+def _size_of_block(block: bytes) -> int:
+    return _ENTRY + len(block)
