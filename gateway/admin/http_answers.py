@@ -11,6 +11,16 @@ from aiohttp import web
 from gateway.admin.listing import QueryError
 from gateway.server.listen.accepted_connection import Peer
 
+HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Server": "stomp-gateway",
+}
+"""Of every answer."""
+
 OTHER_PAGE: Final = "Another web page cannot ask for this."
 
 _DIGITS: Final = 9

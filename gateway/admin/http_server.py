@@ -17,6 +17,7 @@ from aiohttp import web
 
 from gateway.admin.access import Access
 from gateway.admin.http_answers import (
+    HEADERS,
     OTHER_PAGE,
     TimeLimit,
     error_answer,
@@ -59,15 +60,6 @@ _MAX_REASON: Final = 200
 
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 _SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.DOTALL)
-
-_HEADERS: Final = {
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Server": "stomp-gateway",
-}
 _API_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
 _PAGE_POLICY: Final = (
     "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
@@ -171,7 +163,7 @@ class AdminHttpServer:
         except Exception as error:
             log.error("admin request failed", path=request.path[:100], exc_info=error)
             response = error_answer(500, "A fault of the gateway; its log has it whole.")
-        response.headers.update(_HEADERS)
+        response.headers.update(HEADERS)
         response.headers.setdefault("Content-Security-Policy", _API_POLICY)
         self._timeouts.response_made(request.transport)
         return response

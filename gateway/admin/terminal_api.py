@@ -97,7 +97,7 @@ class AdminApi:
                 raise AdminError(self._refusal(answer.status, _decoded(answer.read(_MAX_ANSWER))))
             while line := answer.readline(_MAX_LINE):
                 # An empty one only shows that the gateway is there.
-                if line.strip() and (item := _decoded(line)) is not None:
+                if (item := _decoded(line)) is not None:
                     yield item
         except (OSError, http.client.HTTPException) as error:
             raise AdminError(f"{self.url}: {self._failure(error)}") from None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from aiohttp import web
 
-from gateway.admin.http_answers import TimeLimit, error_answer, no_query, seconds_of
+from gateway.admin.http_answers import HEADERS, TimeLimit, error_answer, no_query, seconds_of
 from gateway.admin.listing import QueryError
 from gateway.server.client.trace import TracePart, TraceTarget, TraceTargetError
 
@@ -78,7 +78,7 @@ class TraceStreams:
             await self._view.trace_end(name)
 
     async def _stream(self, request: web.Request, name: str, started: dict[str, object]) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", **HEADERS})
         frames = left_out = 0
         reason: str | None = None
         try:

@@ -360,6 +360,7 @@ class TestTime:
             rows.event(at, "confirm", 5, latency_us=2000)
         text = page(rows.write())
         Outline(text)
+        assert {len(lines) for caption, lines in tables_of(text).items() if "over time" in caption} == {501}
         assert len(text) < 5_000_000
         assert "1970-01-01 00:00:00 to 9999-12-31 23:59:59 UTC" in text
 

@@ -54,8 +54,8 @@ def test_an_error_of_java_is_told_in_java_s_words(spark: SparkSession) -> None:
     from gateway.pipeline.spark_session import first_line  # noqa: PLC0415
 
     with pytest.raises(Py4JJavaError) as caught:
-        spark.sparkContext._jvm.java.lang.Integer.parseInt("x")  # type: ignore[union-attr]
-    assert first_line(caught.value) == 'java.lang.NumberFormatException: For input string: "x"'
+        spark.sparkContext._jvm.java.util.ArrayList().get(5)  # type: ignore[union-attr]
+    assert first_line(caught.value) == "java.lang.IndexOutOfBoundsException: Index 5 out of bounds for length 0"
     assert first_line(ValueError("first\nsecond")) == "first"
 
 

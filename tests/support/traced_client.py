@@ -63,6 +63,10 @@ class TracedClient:
         """Frames wait in the decoder."""
         self.is_held = True
         yield
+        self.release()
+
+    def release(self) -> None:
+        """They do no longer."""
         self.is_held = False
         self._run()
 

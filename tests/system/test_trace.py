@@ -156,7 +156,9 @@ async def test_there_are_a_few_traces_at_a_time_and_each_ends_with_its_reader(ga
         for _ in range(4):
             reader, writer = await asyncio.open_connection(*gateway.admin)
             writer.write(b"POST /api/trace?login=nobody HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 ")
+            assert b"\r\nX-Content-Type-Options: nosniff\r\n" in head
             writers.append(writer)
         assert (await admin.ask("/api/trace?login=nobody", "POST")).status == 409
         for writer in writers:

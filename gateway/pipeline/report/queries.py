@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.journal.schema import FEATURES
 from gateway.pipeline.report.filters import LATENCIES, TEMPLATES
-from gateway.pipeline.report.units import DAY, HOUR, MINUTE, SECOND, datetime_of
+from gateway.pipeline.report.units import DAY, HOUR, MINUTE, SECOND
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,16 +50,6 @@ class Span:
     def length(self) -> int:
         """In microseconds."""
         return self.end - self.start
-
-    @property
-    def first_day(self) -> str:
-        """The day of its beginning, as the tables name it."""
-        return f"{datetime_of(self.start):%Y-%m-%d}"
-
-    @property
-    def last_day(self) -> str:
-        """The day of its end."""
-        return f"{datetime_of(self.end - 1):%Y-%m-%d}"
 
     def width(self, most: int) -> int:
         """The smallest width with at most so many bins, a day at most if possible; microseconds."""

@@ -6,7 +6,7 @@ rows there are without the limit. Times are microseconds since the epoch, UTC.
 {% set layers = 7 %}{# of stacked bars that can be told apart: each has a colour and a hatch of its own #}
 {% macro us(column) %}cast({{ column }} AS bigint){% endmacro %}
 {% macro bin(width) %}at - ((at % {{ width }}) + {{ width }}) % {{ width }}{% endmacro %}{# before the epoch, too #}
-{% macro days() %}d BETWEEN '{{ span.first_day }}' AND '{{ span.last_day }}'{% endmacro %}
+{% macro days() %}d BETWEEN '{{ span.start | day }}' AND '{{ (span.end - 1) | day }}'{% endmacro %}
 {% macro during(begin, length) %}
 {{ days() }} AND {{ us(begin) }} > {{ span.start - length }} AND {{ us(begin) }} < {{ span.end }}{% endmacro %}
 {% macro touched(first, last) %}

@@ -175,18 +175,22 @@ class Trace:
         waiting = self._undecided.get(client)
         if waiting is not None:
             return len(waiting) >= _MOST_UNDECIDED
-        return self._size >= _BUFFER or (int(now) == self._second and self._in_second >= FRAMES_PER_SECOND)
+        return self._lacks_room(now, is_frame=True)
+
+    def _lacks_room(self, now: float, *, is_frame: bool) -> bool:
+        is_busy = int(now) == self._second and self._in_second >= FRAMES_PER_SECOND
+        return self._size >= _BUFFER or (is_frame and is_busy)
 
     def leave_out(self, frames: int) -> None:
         """So many frames have passed unheard."""
         self._left_out += frames
 
     def _keep(self, line: TraceLine, now: float) -> None:
-        if int(now) != self._second:
-            self._second, self._in_second = int(now), 0
-        if self._size >= _BUFFER or (line.is_frame and self._in_second >= FRAMES_PER_SECOND):
+        if self._lacks_room(now, is_frame=line.is_frame):
             self._left_out += line.is_frame
             return
+        if int(now) != self._second:
+            self._second, self._in_second = int(now), 0
         self._in_second += line.is_frame
         self._frames += line.is_frame
         self._lines.append(line)

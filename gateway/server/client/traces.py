@@ -88,12 +88,12 @@ class Traces:
             guarded(self, self._left, client, watch, reason)
 
     def _left(self, client: WatchedClient, watch: FrameWatch, reason: CloseReason | None) -> None:
+        client.watch(None)
         watch.ended(reason)
         for trace in tuple(watch.traces):
             watch.drop(trace)
             if trace.target.session is not None:
                 trace.end = "the session has ended"
-        client.watch(None)
 
     def failed(self, error: Exception) -> None:
         """A fault of ours ends all traces, and is felt by no client."""

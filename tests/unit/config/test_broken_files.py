@@ -49,7 +49,7 @@ BROKEN = {
     "no list": ("defaults: {loopback_users: }", "line 1, defaults.loopback_users: A list belongs here, and this key"),
     "a URL to listen on": (
         "listeners: [{tcp: 'tcp://0.0.0.0:61613'}]",
-        "line 1, listeners[0].tcp: An address to listen on is written host:port. Delete what stands before the host",
+        "line 1, listeners[0].tcp: An address is written host:port. Delete what stands before the host",
     ),
     "a broker without a scheme": (
         "upstream: {urls: ['rabbit-a:5672']}",
@@ -176,3 +176,4 @@ def test_each_mistake_says_where_it_is_what_is_wrong_and_what_to_write(name: str
         _ = load(file, environment={})
     for mistake, start in zip(caught.value.mistakes, wanted, strict=True):
         assert str(mistake).startswith(start)
+        assert "Did you mean" not in str(mistake) or "Did you mean" in start, "it guesses wrong"

@@ -111,6 +111,13 @@ async def test_an_unknown_virtual_host_is_a_warning_that_says_what_to_do(host: s
     assert ("add it to aliases" in line.get("hint", "")) is (level == "warning")
 
 
+async def test_so_is_a_refusal_that_closes() -> None:
+    strict = ORDERS.model_copy(update={"conformance": "strict"})
+    for frame in (connect(login="anna", passcode="x"), connect(login="anna", passcode="")):
+        lines = await lines_of(Connections(virtual_host=strict), frame, ends="closed")
+        assert [line["event"] for line in lines] == ["login refused"]
+
+
 async def test_a_long_login_that_is_refused_is_a_short_line() -> None:
     (line,) = await lines_of(Connections(virtual_host=ORDERS), connect(login="a" * 50_000, passcode="b"))
     assert line["login"] == "a" * 100

@@ -167,6 +167,18 @@ def test_what_is_too_much_for_a_second_is_left_out_and_counted_also_while_nobody
     assert (part.frames, part.left_out, said(part)[-1]) == (194, 306, "closed")
 
 
+def test_a_trace_that_has_had_enough_counts_what_another_one_shows(traces: Traces) -> None:
+    client, other = TracedClient(), TracedClient(name="session-b")
+    traces.begin("a", EVERYBODY, 60, [client, other])
+    traces.begin("b", TraceTarget(session="session-b"), 60, [other])
+    client.receive(SEND * 200)
+    other.receive(SEND * 3)
+    part = traces.take("a")
+    assert (part.frames, part.left_out) == (200, 3)
+    part = traces.take("b")
+    assert (part.frames, part.left_out) == (3, 0)
+
+
 def test_a_reader_that_takes_nothing_loses_lines_beyond_a_megabyte(traces: Traces, clock: Clock) -> None:
     client = TracedClient()
     traces.begin("a", EVERYBODY, 600, [client])
@@ -261,6 +273,22 @@ def test_frames_that_wait_in_the_decoder_are_not_shown_again(traces: Traces) -> 
     traces.left(client, CloseReason.CLIENT_GONE)
     part = traces.take("a")
     assert (said(part), part.left_out) == (["ACK", "closed"], 0)
+
+
+def test_frames_that_wait_in_the_decoder_are_not_taken_for_ones_that_were_left_out(
+    traces: Traces, clock: Clock
+) -> None:
+    client = TracedClient()
+    with client.held():
+        client.receive(SEND * 3)
+        traces.begin("a", EVERYBODY, 60, [client])
+        client.receive(SEND * 300)
+        clock.now += 1
+        client.receive(SEND)
+    client.receive(SEND)
+    traces.left(client, CloseReason.CLIENT_GONE)
+    part = traces.take("a")
+    assert (part.frames, part.left_out) == (202, 100)
 
 
 def test_what_a_client_has_begun_to_say_is_shown_at_its_end(traces: Traces) -> None:
