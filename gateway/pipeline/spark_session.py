@@ -148,6 +148,8 @@ def _silence_loggers() -> None:
         logger = logging.getLogger(name)
         logger.propagate = False
         logger.addHandler(logging.NullHandler())
+    if not logging.root.handlers:  # Py4J logs there, with a traceback, that Java has ended
+        logging.root.addHandler(logging.NullHandler())
 
 
 @contextmanager
