@@ -121,7 +121,10 @@ def configured(session: SparkSession) -> SparkSession:
 
 def first_line(error: BaseException) -> str:
     """The first line of an error's text; of an error that Java has raised, of Java's own text."""
-    text = str(error)
+    try:
+        text = str(error)
+    except (Py4JError, OSError):  # Java has the text, and has ended
+        text = ""
     if isinstance(error, Py4JJavaError):
         text = text.partition("\n: ")[2]
     return (text.strip() or type(error).__name__).splitlines()[0][:300]
@@ -148,6 +151,8 @@ def _silence_loggers() -> None:
         logger = logging.getLogger(name)
         logger.propagate = False
         logger.addHandler(logging.NullHandler())
+    if not logging.root.handlers:  # Py4J logs there, with a traceback, that Java has ended
+        logging.root.addHandler(logging.NullHandler())
 
 
 @contextmanager

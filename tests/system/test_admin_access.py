@@ -153,6 +153,9 @@ async def test_without_users_only_this_machine_closes_sessions(unguarded: Gatewa
         assert (await elsewhere.ask(path)).status == 200
         assert (await elsewhere.ask("/api/links/fail-back", "POST")).status == 403
         assert (await elsewhere.ask("/api/log-level?level=debug", "POST")).status == 403
+        assert (await elsewhere.ask("/api/trace?login=guest&seconds=1", "POST")).status == 403
+        foreign = await here.ask("/api/trace?login=guest&seconds=1", "POST", Origin="http://elsewhere.example")
+        assert foreign.status == 403
         assert (await elsewhere.ask("/api/log-level")).json == {"level": "info", "configured": "info", "until": None}
         refused = await elsewhere.ask(path, "DELETE")
         assert refused.status == 403
