@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from gateway.errors import PipelineError
 from gateway.journal.segments import SegmentName
+from gateway.pipeline.journal_segments import day_in
 from gateway.pipeline.lake import Lake
 from gateway.pipeline.line_parser import bad_lines_of, events_of, parse
 from gateway.pipeline.rollup import day_of, roll_up
@@ -35,11 +36,10 @@ _CLOCK_TOLERANCE: Final = 300_000_000
 
 @dataclass(frozen=True, slots=True)
 class OfferedSegment:
-    """A segment that Spark offers: its path, name, day and size, and how many lines Spark reads there."""
+    """A segment that Spark offers: its path, name and size, and how many lines Spark reads there."""
 
     path: str
     name: str
-    day: str
     size: int
     lines: int
 
@@ -67,7 +67,7 @@ def add_lines(lake: Lake, lines: DataFrame) -> IngestedBatch | None:
     """
     offered = [
         OfferedSegment(*row)
-        for row in lines.groupBy("path", "file", "day", "bytes").agg(F.count("*").alias("lines")).collect()
+        for row in lines.groupBy("path", "file", "bytes").agg(F.count("*").alias("lines")).collect()
     ]
     while segments := _new_segments(lake, offered):
         batch = _add_segments(lake, lines, segments)
@@ -182,7 +182,7 @@ def _row(segment: OfferedSegment, name: SegmentName, found: Row | None) -> dict[
         "newest": _time(found["newest"]) if found else None,
         "days": sorted(found["days"]) if found else [],
         "session_days": sorted({*found["earliest_sessions"], *found["latest_sessions"]}) if found else [],
-        "d": segment.day,
+        "d": day_in(segment.path),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from typing import Final
@@ -16,6 +17,7 @@ from gateway.pipeline.lake import location
 from gateway.pipeline.spark_tables import hadoop_path
 from gateway.pipeline.stored_segments import stored_segments
 
+_DAY: Final = "/d=([^/]*)/[^/]*$"
 _PATTERN_CHARACTERS: Final = frozenset("*?[]{}\\")
 
 
@@ -50,8 +52,14 @@ def lines_of(texts: DataFrame) -> DataFrame:
         path.alias("path"),
         F.col("_metadata.file_name").alias("file"),
         F.col("_metadata.file_size").alias("bytes"),
-        F.regexp_extract(path, "/d=([^/]*)/[^/]*$", 1).alias("day"),
+        F.regexp_extract(path, _DAY, 1).alias("day"),
     )
+
+
+def day_in(path: str) -> str:
+    """The day of a segment's directory, as in the column ``day``: that one is searched for again for every line."""
+    found = re.search(_DAY, path)
+    return found[1] if found else ""
 
 
 def names_in(journals: Sequence[str]) -> set[str] | None:

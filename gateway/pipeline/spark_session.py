@@ -121,7 +121,10 @@ def configured(session: SparkSession) -> SparkSession:
 
 def first_line(error: BaseException) -> str:
     """The first line of an error's text; of an error that Java has raised, of Java's own text."""
-    text = str(error)
+    try:
+        text = str(error)
+    except (Py4JError, OSError):  # Java has the text, and has ended
+        text = ""
     if isinstance(error, Py4JJavaError):
         text = text.partition("\n: ")[2]
     return (text.strip() or type(error).__name__).splitlines()[0][:300]

@@ -1,4 +1,6 @@
-"""How fast the pipeline takes a journal in, beside DuckDB doing the same scan and grouping of the same lines.
+"""How fast the pipeline takes a journal in, and how that grows with cores and with history.
+
+Beside it DuckDB does the same scan and grouping of the same lines.
 
 ``python -m tests.bench.ingest --events 2000000``
 """
@@ -12,7 +14,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +24,8 @@ import psutil
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from gateway.pipeline.spark_session import SparkOptions
 
 _START = 1_795_219_200_000_000
 _DAY = 86_400_000_000
@@ -32,27 +37,34 @@ _MESSAGE = (
 )
 
 
-def make_journal(directory: Path, events: int, *, per_segment: int = 340_000, seed: int = 1) -> int:
+def make_journal(directory: Path, events: int, *, per_segment: int = 340_000, number: int = 0) -> int:
     """A day of one busy gateway at level message: 400 destinations, 40 users, four events to a message.
+
+    Args:
+        directory: of the journal.
+        events: how many, about.
+        per_segment: lines to a segment.
+        number: of the day, from 0; each is a boot of its own.
 
     Returns:
         How many lines there are.
     """
-    chance = random.Random(seed)  # noqa: S311 - repeatable is what it must be
+    chance = random.Random(number + 1)  # noqa: S311 - repeatable is what it must be
     boot = f"{chance.getrandbits(64):016x}"
-    day = directory / "d=2026-11-21"
+    start = _START + number * _DAY
+    day = directory / f"d={datetime.fromtimestamp(start / 1e6, UTC):%Y-%m-%d}"
     day.mkdir(parents=True)
     messages, step = events // 4, _DAY // max(1, events // 4)
     q, m, segment = 0, 0, 0
     while m < messages:
-        t = _START + m * step
+        t = start + m * step
         lines = [
             f'{{"e":"open","t":{t},"q":{q},"v":1,"node":"node1","boot":"{boot}","pid":4711,"impl":"gateway",'
             f'"gw":"0.1.0","seg":{segment}}}\n'
         ]
         q += 1
         for m in range(m + 1, min(messages, m + per_segment // 4) + 1):  # noqa: B020 - counts on
-            lines.append(_message(chance, m, q, _START + m * step))
+            lines.append(_message(chance, m, q, start + m * step))
             q += 4
         (day / f"gateway-node1-{boot}-4711-{segment:06d}.v1.jsonl").write_text("".join(lines))
         segment += 1
@@ -90,19 +102,26 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=2_000_000, metavar="N", help="lines of the journal (2000000)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="warm batches to choose the best of (3)")
     parser.add_argument("--master", default="local[2]", help="Spark's master (local[2])")
+    parser.add_argument("--part", choices=("batch", "cores", "history"), help="measure only this (all)")
     options = parser.parse_args()
+    parts = (options.part,) if options.part else ("batch", "cores", "history")
     with tempfile.TemporaryDirectory(prefix="stomp-gateway-bench-") as place:
         base = Path(place)
         lines = make_journal(base / "journal", options.events)
         size = sum(path.stat().st_size for path in base.glob("journal/d=*/*"))
         print(f"{lines:,} lines, {size / 1e6:,.0f} MB, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n")
-        costs = _measure(base, lines, options.rounds, options.master)
-    print(f"{'':<52} {'wall s':>8} {'CPU s':>8} {'events/s':>12} {'per CPU-s':>12}")
-    print("\n".join(str(cost) for cost in costs))
-    by_name = {cost.what: cost for cost in costs}
-    ratio = by_name[_WARM].wall / by_name[_DUCK].wall
-    print(f"\nSpark, warm, takes {ratio:.1f} times as long as DuckDB, and writes the rows besides (aim: at most 8)")
+        print(f"{'':<52} {'wall s':>8} {'CPU s':>8} {'events/s':>12} {'per CPU-s':>12}")
+        if "batch" in parts:
+            _show(_measure(base, lines, options.rounds, options.master))
+        if "cores" in parts:
+            _show(_cores(base, lines, options.rounds))
+        if "history" in parts:
+            _show(_history(base / "days", max(40, lines // 100), options.master))
     return 0
+
+
+def _show(costs: list[Cost]) -> None:
+    print("\n".join(str(cost) for cost in costs), flush=True)
 
 
 _COLD = "ingest, start to end, without the other tables"
@@ -116,9 +135,9 @@ def _measure(base: Path, lines: int, rounds: int, master: str) -> list[Cost]:
     from gateway.pipeline import tables  # noqa: PLC0415
     from gateway.pipeline.ingest import IngestOptions, ingest  # noqa: PLC0415
     from gateway.pipeline.progress import Progress  # noqa: PLC0415
-    from gateway.pipeline.spark_session import SparkOptions, spark_session  # noqa: PLC0415
+    from gateway.pipeline.spark_session import spark_session  # noqa: PLC0415
 
-    spark = SparkOptions(master, {"spark.driver.memory": "2g"})
+    spark = _spark(master)
 
     def whole(lake: str) -> Callable[[], object]:
         options = IngestOptions([str(base / "journal")], str(base / lake), spark=spark)
@@ -134,6 +153,44 @@ def _measure(base: Path, lines: int, rounds: int, master: str) -> list[Cost]:
     costs += [min((pair[0] for pair in warm), key=_wall), min((pair[1] for pair in warm), key=_wall)]
     costs.append(min((_timed(_DUCK, lines, lambda: _duckdb(base / "journal")) for _ in range(rounds)), key=_wall))
     return costs
+
+
+def _cores(base: Path, lines: int, rounds: int) -> list[Cost]:
+    """The same batch with one worker thread of Spark, and with two."""
+    from gateway.pipeline.spark_session import spark_session  # noqa: PLC0415
+
+    costs = []
+    for cores in (1, 2):
+        with spark_session(_spark(f"local[{cores}]")) as session:
+            best = min((_warm(session, base, lines)[0] for _ in range(rounds)), key=_wall)
+        costs.append(replace(best, what=f"one batch, warm, {cores} core{'s'[: cores > 1]}"))
+    return costs
+
+
+def _history(base: Path, lines: int, master: str) -> list[Cost]:
+    """One more day, in a lake that has one day, and in one that has thirty."""
+    from gateway.pipeline.ingest import IngestOptions, ingest  # noqa: PLC0415
+    from gateway.pipeline.progress import Progress  # noqa: PLC0415
+    from gateway.pipeline.spark_session import spark_session  # noqa: PLC0415
+
+    def next_day(session: SparkSession, days: int) -> Cost:
+        journal = base / f"journal{days}"
+        options = IngestOptions([str(journal)], str(base / f"lake{days}"))
+        for number in range(days):
+            make_journal(journal, lines, number=number)
+        ingest(options, Progress(sys.stderr), session)
+        made = make_journal(journal, lines, number=days)
+        what = f"one more day and its tables, warm, in a lake of {days}"
+        return _timed(what, made, lambda: ingest(options, Progress(sys.stderr), session))
+
+    with spark_session(_spark(master)) as session:
+        return [next_day(session, days) for days in (1, 30)]
+
+
+def _spark(master: str) -> SparkOptions:
+    from gateway.pipeline.spark_session import SparkOptions  # noqa: PLC0415
+
+    return SparkOptions(master, {"spark.driver.memory": "2g"})
 
 
 def _wall(cost: Cost) -> float:
