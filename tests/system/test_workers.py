@@ -425,7 +425,6 @@ async def test_the_level_of_the_log_changes_in_all_workers_also_in_a_successor(
 
     async def until_each_worker_tells() -> None:
         """Until each has logged, at level debug, a client that leaves without a login."""
-
         before = len(process.logged("session ended"))
 
         def workers() -> set[int]:
