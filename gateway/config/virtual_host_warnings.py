@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 from collections.abc import Iterator, Mapping
@@ -48,11 +49,16 @@ class _Odd:
 def virtual_host_warnings(config: GatewayConfig) -> Iterator[Finding]:
     """Warnings about every virtual host, with the defaults merged in; several may warn of the same place."""
     odd = {each.name: list(_odd(config, each)) for each in config.resolved_virtual_hosts()}
+
+    @functools.cache  # there may be thousands of virtual hosts
+    def is_everywhere(each: _Odd) -> bool:
+        return all(each in odd[heir] for heir in _heirs(config, each.keys))
+
     for virtual_host in config.resolved_virtual_hosts():
         yield from _names(config, virtual_host)
         for each in odd[virtual_host.name]:
             place = _place(config, virtual_host.name, each.keys)
-            if place == ("defaults", *each.keys) and any(each not in odd[heir] for heir in _heirs(config, each.keys)):
+            if place == ("defaults", *each.keys) and not is_everywhere(each):
                 place = None if each.is_useless else ("virtual_hosts", virtual_host.name, *each.keys)
             if place:
                 yield Finding((*place, *each.below), each.sentence, each.advice)
@@ -76,7 +82,7 @@ def _place(config: GatewayConfig, name: str, keys: tuple[str, ...]) -> Trail | N
         for key in keys[:-1]:
             around = getattr(around, key)
         # What a file does not set is set in no model inside it, either.
-        if isinstance(around, MergeableModel) and (keys[-1] in around.model_fields_set):
+        if isinstance(around, MergeableModel) and keys[-1] in around.model_fields_set:
             return (*trail, *keys) if keys[-1] in around.changed_keys() else None
     return None
 
