@@ -76,7 +76,7 @@ def test_a_secret_is_not_shown(command: str, header: str) -> None:
     "value",
     [
         "eyJhbGciOiJSUzI1NiJ9.e30.c2ln", "Bearer abc", "basic Z3Vlc3Q6Z3Vlc3Q=", "amqp://guest:secret@rabbit-a:5672",
-        "see eyJhbGciOiJSUzI1NiJ9.e30.c2ln", " Bearer geheim", "x: Bearer geheim", "token=geheim", "a=1&sig=abc",
+        "see eyJhbGciOiJSUzI1NiJ9.e30.c2ln", " basic geheim", "x: Bearer geheim", "token=geheim", "a=1&sig=abc",
         "https://h/?password=geheim", "auth_code=geheim", "key=geheim", '{"passcode": "geheim"}',
         "amqp://bob:ge/heim@h", "amqp://b/ob:ge@heim@h", "amqp://bob:" + "x" * 300 + "@h",
     ],
@@ -170,7 +170,7 @@ def test_who_is_not_known_yet_is_shown_once_it_has_the_login_and_otherwise_never
     assert said(traces.take("a")) == ["closed", "closed"]
 
 
-@pytest.mark.parametrize("told_by", ["an answer", "a frame", "time"])
+@pytest.mark.parametrize("told_by", ["an answer", "a frame"])
 def test_a_client_that_says_much_at_once_is_shown_once_it_has_logged_in(traces: Traces, told_by: str) -> None:
     traces.begin("a", TraceTarget(login="billing"), 60, [])
     client, stranger = TracedClient(), TracedClient()
@@ -182,8 +182,6 @@ def test_a_client_that_says_much_at_once_is_shown_once_it_has_logged_in(traces: 
     client.facts.login = b"billing"
     if told_by == "an answer":
         client.send(1)
-    elif told_by == "time":
-        traces.sweep()
     client.receive(SEND)
     part = traces.take("a")
     answers = ["RECEIPT"] * (told_by == "an answer")
@@ -192,6 +190,30 @@ def test_a_client_that_says_much_at_once_is_shown_once_it_has_logged_in(traces: 
         traces.left(each, CloseReason.CLIENT_GONE)
     rest = traces.take("a")
     assert (said(rest), part.left_out + rest.left_out) == (["closed"], 16)
+
+
+def test_so_is_one_that_says_nothing_more(traces: Traces) -> None:
+    traces.begin("a", TraceTarget(login="billing"), 60, [])
+    client = TracedClient()
+    traces.arrived(client)
+    client.receive(encoded("CONNECT"))
+    client.facts.login = b"billing"
+    traces.sweep()
+    assert said(traces.take("a")) == ["connected", "CONNECT"]
+
+
+def test_what_is_missing_of_a_client_that_another_trace_shows_meanwhile_is_counted(traces: Traces) -> None:
+    traces.begin("a", TraceTarget(login="billing"), 60, [])
+    traces.begin("b", EVERYBODY, 60, [])
+    client = TracedClient()
+    traces.arrived(client)
+    client.receive(SEND * 40)
+    client.facts.login = b"billing"
+    client.send(1)
+    part = traces.take("a")
+    assert (part.frames, part.left_out) == (16, 25)
+    part = traces.take("b")
+    assert (part.frames, part.left_out) == (41, 0)
 
 
 def test_silent_clients_make_room_for_others_and_are_seen_again_once_they_have_logged_in(traces: Traces) -> None:
