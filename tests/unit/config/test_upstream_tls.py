@@ -22,6 +22,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     authority.identify(made, "own")
     authority.identify(made, "other")
     encrypted(made / "own.key", made / "encrypted.key", b"secret")
+    (made / "old.key").write_text("-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n")
     (made / "remarked.key").write_text(f"# was ENCRYPTED once\n{(made / 'own.key').read_text()}")
     (made / "empty").touch()
     (made / "text").write_text("-----BEGIN CERTIFICATE-----\nno base64\n-----END CERTIFICATE-----\n")
@@ -52,6 +53,12 @@ def mistakes(
 def test_good_files_are_taken(directory: Path) -> None:
     tls = read(directory, GOOD).upstream.tls
     assert (tls.ca_file, tls.cert_file, tls.key_file) == tuple(directory / name for name in GOOD.values())
+
+
+@pytest.mark.parametrize("file", ["encrypted.key", "old.key"])
+def test_an_encrypted_key_is_found_without_its_certificate(directory: Path, file: str) -> None:
+    found = mistakes(directory, {"key_file": file})
+    assert found["upstream.tls.key_file"][0] == "This private key is encrypted."
 
 
 def test_a_remark_makes_no_key_encrypted(directory: Path) -> None:
