@@ -173,12 +173,14 @@ class CloseReason(Enum):
 class RefusedLogin:
     """A login that an ERROR refuses, for the log: what the client gave, and the virtual host that it asked for.
 
-    ``hint``: what an operator may do about it. ``is_logged``: whoever refused it has written the line.
+    ``hint``: what an operator may do about it. ``reason``: why, if the ERROR's body says more than that. ``is_logged``:
+    whoever refused it has written the line.
     """
 
     virtual_host: str = ""
     login: bytes | None = None
     hint: str = ""
+    reason: bytes = b""
     is_logged: bool = False
 
 

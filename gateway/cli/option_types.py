@@ -4,36 +4,42 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from pydantic_core import PydanticCustomError
 
 from gateway.config.scalars import Duration, Size
 
+T = TypeVar("T")
+
 NULL: Final = "null"
-"""No limit, as in a configuration file."""
+"""No limit. A configuration file has it for `journal.retain_bytes`, and no such value for `journal.retain`."""
 
 
 def duration(text: str) -> float:
     """The seconds in a duration above 0, in the forms that a configuration file takes."""
-    try:
-        return Duration(zero=False).read(text)
-    except PydanticCustomError as error:
-        raise argparse.ArgumentTypeError(error.message()) from None
+    return _read(Duration(zero=False).read, text)
 
 
 def duration_or_null(text: str) -> float:
-    """The same; null is for ever."""
+    """The same; null, which is none of those forms, is for ever."""
     return math.inf if text == NULL else duration(text)
 
 
 def size_or_null(text: str) -> int | None:
     """The bytes in a size, in the forms that a configuration file takes; null is no limit."""
+    return None if text == NULL else _read(Size().read, text)
+
+
+def _read(read: Callable[[str], T], text: str) -> T:
+    """What a reader of configuration files makes of an option; a mistake has the same words, advice included."""
     try:
-        return None if text == NULL else Size().read(text)
+        return read(text)
     except PydanticCustomError as error:
-        raise argparse.ArgumentTypeError(error.message()) from None
+        advice = (error.context or {}).get("suggestion")
+        raise argparse.ArgumentTypeError(f"{error.message()} {advice}" if advice else error.message()) from None
 
 
 def moment(text: str) -> datetime:

@@ -20,6 +20,9 @@ _ENCRYPTED: Final = (
     "The gateway cannot ask for a passphrase: decrypt it, for example with openssl pkey.",
 )
 
+_ENCRYPTED_KEYS: Final = (b"-----BEGIN ENCRYPTED PRIVATE KEY-----", b"Proc-Type: 4,ENCRYPTED")
+"""Lines that encrypted keys have. The word alone may stand in a comment, too."""
+
 
 class ConfigFiles:
     """Finds and checks the files that a configuration names. Its methods raise `mistake` for an unusable file.
@@ -70,7 +73,7 @@ class ConfigFiles:
         content = file.read_bytes()
         if b"PRIVATE KEY-----" not in content:
             raise mistake(_NO_KEY)
-        if b"ENCRYPTED" in content:
+        if any(line in content for line in _ENCRYPTED_KEYS):
             raise mistake(*_ENCRYPTED)
         return file
 

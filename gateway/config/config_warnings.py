@@ -24,9 +24,10 @@ def warnings_of(config: GatewayConfig) -> Iterator[Finding]:
 
 
 def _process(config: GatewayConfig) -> Iterator[Finding]:
-    if "drain_spread" in config.changed_keys() and config.drain_spread > config.drain_timeout / 2:
+    if "drain_spread" in config.model_fields_set and config.drain_spread > config.drain_timeout / 2:
         sentence = "This is more than half of drain_timeout, and only that half counts."
         yield Finding(("drain_spread",), sentence, "Make drain_timeout at least twice as long.")
+    # The shipped file with every default has this one too, and warns of nothing.
     if "worker_timeout" in config.changed_keys() and config.workers == 1:
         yield Finding(("worker_timeout",), "This has no effect with one worker.", "Delete it, or set workers.")
     for key in config.admin.changed_keys():

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import yaml
 from yaml.constructor import ConstructorError, SafeConstructor
 
-from gateway.config.mistakes import Finding, Trail
+from gateway.config.mistakes import BRACES_ADVICE, Finding, Trail, may_stand_alone
 from gateway.config.yaml_errors import YamlSyntaxError, yaml_syntax_error
 
 _VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>[^}]*)(?P<end>\}?))")
@@ -22,8 +22,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CIRCULAR_ALIAS = ("This YAML alias refers to a place that it is part of.", "Write the keys out.")
 _WORD_IN_BRACES = (
     "Within { } stands key: value, and here is text without a colon.",
-    'For a variable write "${NAME}", for text with braces put all of it in quotes.',
+    BRACES_ADVICE,
 )
+_NO_SPACE = ("A space belongs behind this colon, or the text needs quotes.", 'Write key: value, or key: "text".')
 _TAG = "tag:yaml.org,2002:"
 
 # Values of a file. YAML's aliases could multiply a few lines to billions.
@@ -95,7 +96,7 @@ class _Walker:
     def _mapping(self, node: yaml.MappingNode, trail: Trail) -> dict[str, object]:
         found: dict[str, object] = {}
         merged: list[yaml.Node] = []
-        bare: list[str] = []
+        unread: list[tuple[str, int]] = []
         for key_node, value_node in node.value:
             if key_node.tag == f"{_TAG}merge":
                 merged.append(value_node)
@@ -103,11 +104,11 @@ class _Walker:
             key = self._key(key_node, trail)
             if key is None:
                 continue
-            if _stands_alone(key_node, value_node):
-                bare.append(key)
-                continue
             place = (*trail, key)
             line = key_node.start_mark.line + 1
+            if _stands_alone(key_node, value_node) and not may_stand_alone(place):
+                unread.append((key, line))
+                continue
             if key in found:
                 first = self.document.lines[place]
                 self._find(place, f"This key stands here twice: in lines {first} and {line}.", "Keep one of them.")
@@ -115,11 +116,23 @@ class _Walker:
             found[key] = self.value(value_node, place)
         for value_node in merged:
             self._merge(value_node, trail, found)
-        if bare:
-            self._find(trail, *_WORD_IN_BRACES)
-            if not found:
-                self.document.spoiled.add(trail)
+        for text, line in unread:
+            self._text_in_braces(text, line, trail, found)
+        if unread and not found:
+            self.document.spoiled.add(trail)
         return found
+
+    def _text_in_braces(self, text: str, line: int, trail: Trail, found: dict[str, object]) -> None:
+        """Note text that is neither a key nor a value. It may be a secret, so only a known key in it is named."""
+        key, colon, _ = text.partition(":")
+        place = (*trail, key)
+        if not colon:
+            self._find(trail, *_WORD_IN_BRACES)
+        elif not may_stand_alone(place) or key in found:
+            self._find(trail, *_NO_SPACE)
+        else:
+            self.document.lines[place] = line
+            found[key] = self._spoil(place, *_NO_SPACE)
 
     def _merge(self, node: yaml.Node, trail: Trail, found: dict[str, object]) -> None:
         """Add the keys of YAML's merge key, `<<: *anchor`, that the mapping itself does not have."""

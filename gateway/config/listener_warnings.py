@@ -80,6 +80,8 @@ def _websocket(config: GatewayConfig, trail: Trail, listener: Listener) -> Itera
         sentence = f"Any web page in {whose} can connect without a login, as the default user."
         advice = "Name the pages under allowed_origins, or set default_user to null."
         yield Finding((*trail, "websocket"), sentence, advice)
-    if 0 < listener.idle_timeout <= (listener.ping_interval or listener.idle_timeout):
-        sentence = "A client without heart-beats is closed when it has nothing to send, since no ping asks it before."
+    sentence = "A client without heart-beats is closed when it has nothing to send, since no ping asks it before."
+    if listener.idle_timeout and not listener.ping_interval:
+        yield Finding((*trail, "ping_interval"), sentence, "Set it, or idle_timeout to 0.")
+    elif 0 < listener.idle_timeout <= listener.ping_interval:
         yield Finding((*trail, "idle_timeout"), sentence, "Make it longer than ping_interval, or 0.")

@@ -70,7 +70,7 @@ def parse(
 def _read_passcode_files(document: Document, files: ConfigFiles) -> None:
     """Put the content of each `passcode_file` in the place of the passcode, and note mistakes in the document."""
     for trail, user in _users(document.tree):
-        if user.get("passcode") is None:
+        if user.get("passcode") is None and (*trail, "passcode") not in document.spoiled:
             user.pop("passcode", None)
         name = user.get("passcode_file")
         if name is None:

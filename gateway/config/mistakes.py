@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from gateway.config.base_models import MergeableModel
 from gateway.config.model import GatewayConfig
 
 Trail = tuple[str | int, ...]
@@ -77,6 +78,9 @@ _EXAMPLES: Final[Mapping[str, str]] = {
 }
 """What a mapping looks like, by the end of the path of its key; the first that fits counts."""
 
+BRACES_ADVICE: Final = 'For a variable write "${NAME}", and put text with a comma or braces in quotes.'
+"""For text in braces that is not meant as a mapping."""
+
 # How like two words are: from 0 to 1.
 _SIMILAR: Final = 0.6
 _SAME_WORD: Final = 0.85
@@ -128,10 +132,27 @@ def closest(word: str, choices: Iterable[str], likeness: float = _SIMILAR) -> st
 
 def model_at(trail: Trail) -> type[BaseModel] | None:
     """The model whose keys may stand at a place in the file; None where no mapping of known keys belongs."""
+    annotation = _annotation_at(trail)
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def may_stand_alone(trail: Trail) -> bool:
+    """Whether a key in braces without a colon, as in `{/, orders}`, may be meant as a key without a value.
+
+    Where no mapping belongs, validation says so.
+    """
+    around, model = model_at(trail[:-1]), model_at(trail)
+    if around is not None:
+        return trail[-1] in around.model_fields
+    is_named_freely = get_origin(_annotation_at(trail[:-1])) is Mapping
+    return not is_named_freely or (model is not None and issubclass(model, MergeableModel))
+
+
+def _annotation_at(trail: Trail) -> object:
     annotation: object = GatewayConfig
     for step in trail:
         annotation = _annotation_below(annotation, step)
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    return annotation
 
 
 def all_keys(model: type[BaseModel] = GatewayConfig, prefix: str = "") -> Iterator[str]:
@@ -228,16 +249,18 @@ def _shape_mistake(kind: str, detail: ErrorDetails) -> tuple[str, str | None]:
 def _list_mistake(value: object) -> tuple[str, str]:
     if value is None:
         return "A list belongs here, and this key has no value.", "For an empty list write []."
-    if not isinstance(value, dict):
-        return "A list belongs here.", "Write it as [one, two], or one line for each, starting with a dash."
-    if any(key.startswith("-") for key in value):
+    if isinstance(value, dict) and any(key.startswith("-") for key in value):
         return "A list belongs here.", "Write a space behind each dash."
+    if not isinstance(value, dict) or all(inner is None for inner in value.values()):
+        return "A list belongs here.", "Write it as [one, two], or one line for each, starting with a dash."
     return "A list belongs here, and this is a mapping.", "Write a dash and a space before the first key of each entry."
 
 
 def _text_mistake(value: object) -> tuple[str, str | None]:
     if isinstance(value, (int, float, bool)):
         return "Text is needed here, and YAML reads this as a number or a switch.", "Put it in quotes."
+    if isinstance(value, dict):
+        return "Text is needed here, and this is a mapping.", BRACES_ADVICE
     return "Text is needed here.", None
 
 

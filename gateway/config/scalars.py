@@ -27,6 +27,7 @@ _BYTES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _NUMBER_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _TIME_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|min|[smhd])\s*")
+_UNITS_OF_TIME: Final = ("d", "h", "m(in)?", "s", "ms")
 _HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.%a-z]+\]|[^\s:/@\[\]?#]+):([0-9]+)")
 _DIGITS_OF_PORT = 5
 _DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671}
@@ -73,13 +74,15 @@ class Quantity(ABC):
 
 @dataclass(frozen=True)
 class Duration(Quantity):
-    """Seconds as a float, from a number of seconds, or text with units: ms, s, m or min, h, d, as in 1h30m.
+    """Seconds as a float, from a number of them or text with units, as in 1h30m, in the order d, h, m or min, s, ms.
 
     ``zero``: 0 is allowed. ``least``, ``most``: the smallest and the largest value, in seconds. ``whole``: only whole
     numbers of seconds.
     """
 
-    TEXT: ClassVar[str] = r"([0-9]+(\.[0-9]+)?|([0-9]+(\.[0-9]+)?\s*(ms|min|[smhd])\s*)+)"
+    TEXT: ClassVar[str] = (
+        r"([0-9]+(\.[0-9]+)?|(?=[0-9])" + "".join(rf"([0-9]+(\.[0-9]+)?\s*{unit}\s*)?" for unit in _UNITS_OF_TIME) + ")"
+    )
 
     zero: bool = True
     least: float = 0.0
@@ -107,7 +110,9 @@ class Duration(Quantity):
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return _float(value)
         if not isinstance(value, str) or not re.fullmatch(self.TEXT, value):
-            raise mistake("A duration is a number of seconds, or text like 500ms, 30s, 5m, 1h30m or 7d.")
+            has_units = isinstance(value, str) and re.fullmatch(f"({_TIME_AND_UNIT.pattern})+", value)
+            advice = "Write the largest unit first, and each unit once." if has_units else None
+            raise mistake("A duration is a number of seconds, or text like 500ms, 30s, 5m, 1h30m or 7d.", advice)
         if _NUMBER.fullmatch(value):
             return float(value)
         return sum(float(number) * _SECONDS[unit] for number, unit in _TIME_AND_UNIT.findall(value))
@@ -274,7 +279,10 @@ def _address_advice(value: object) -> str | None:
     if not isinstance(value, str):
         return None
     if value.startswith((":", "*:")) and value.count(":") == 1:
-        return "Write 0.0.0.0 as the host for every IPv4 address, 127.0.0.1 for this machine only."
+        return (
+            "Write 0.0.0.0 as the host for every IPv4 address, [::] for every IPv6 address, a listener with each for "
+            "both; 127.0.0.1 is for this machine only."
+        )
     if "/" in value:
         return "Delete what stands before the host and behind the port."
     if value.count(":") > 1:

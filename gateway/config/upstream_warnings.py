@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gateway.config.listener_warnings import is_local
 from gateway.config.mistakes import Finding, Trail, path_text
 from gateway.config.model import GatewayConfig
 from gateway.config.scalars import BrokerUrl, SocketAddress
@@ -18,6 +17,8 @@ _OTHER_PORTS: Final = {
     15671: "RabbitMQ's management pages", 15672: "RabbitMQ's management pages", 15674: "STOMP over WebSocket",
     15692: "RabbitMQ's metrics", 25672: "RabbitMQ's cluster", 61613: "STOMP", 61614: "STOMP with TLS",
 }  # fmt: skip
+
+_LOOPBACK_NAMES: Final = {"localhost": ("127.0.0.1", "::1")}
 
 
 def upstream_warnings(config: GatewayConfig) -> Iterator[Finding]:
@@ -54,5 +55,10 @@ def _url(trail: Trail, url: BrokerUrl, own: list[tuple[Trail, SocketAddress]]) -
 
 
 def _is_same_host(host: str, address: SocketAddress) -> bool:
-    is_own = is_local(SocketAddress(host, 0))
-    return host == address.host or (is_own and (is_local(address) or address.host in ("0.0.0.0", "::")))  # noqa: S104
+    """Whether a broker's host is one that the gateway listens on, as far as that is known without a name server."""
+    wanted = _LOOPBACK_NAMES.get(host, (host,))
+    if address.host == "0.0.0.0":  # noqa: S104
+        return any(each.startswith("127.") for each in wanted)
+    if address.host == "::":
+        return "::1" in wanted
+    return not {*wanted}.isdisjoint(_LOOPBACK_NAMES.get(address.host, (address.host,)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from gateway.config.base_models import MergeableModel
@@ -31,36 +33,66 @@ _REFUSED: Final[Mapping[str, frozenset[str]]] = {
 _RATES = ("messages_per_second", "bytes_per_second")
 
 
+@dataclass(frozen=True)
+class _Odd:
+    """What is odd about a setting of a virtual host, wherever the file gives it."""
+
+    keys: tuple[str, ...]
+    sentence: str
+    advice: str
+    below: Trail = ()
+    """The place within the setting."""
+    is_useless: bool = False
+    """Without effect here, which is no fault where another virtual host needs it."""
+
+
 def virtual_host_warnings(config: GatewayConfig) -> Iterator[Finding]:
     """Warnings about every virtual host, with the defaults merged in; several may warn of the same place."""
+    odd = {each.name: list(_odd(config, each)) for each in config.resolved_virtual_hosts()}
+
+    @functools.cache  # there may be thousands of virtual hosts
+    def is_everywhere(each: _Odd) -> bool:
+        return all(each in odd[heir] for heir in _heirs(config, each.keys))
+
     for virtual_host in config.resolved_virtual_hosts():
-        given = _Given(config, virtual_host.name)
         yield from _names(config, virtual_host)
-        yield from _users(config, virtual_host, given)
-        yield from _destinations(virtual_host, given)
-        yield from _limits(virtual_host, given)
-        yield from _journal(virtual_host, given)
+        for each in odd[virtual_host.name]:
+            place = _place(config, virtual_host.name, each.keys)
+            if place == ("defaults", *each.keys) and not is_everywhere(each):
+                place = None if each.is_useless else ("virtual_hosts", virtual_host.name, *each.keys)
+            if place:
+                yield Finding((*place, *each.below), each.sentence, each.advice)
 
 
-class _Given:
-    """Where a file gives the settings of a virtual host."""
-
-    def __init__(self, config: GatewayConfig, name: str) -> None:
-        self._places: list[tuple[Trail, MergeableModel]] = [
-            (("virtual_hosts", name), config.virtual_hosts[name]),
-            (("defaults",), config.defaults),
-        ]
-
-    def at(self, *keys: str) -> Trail | None:
-        """The place that gives a setting another value than the built-in one; None if none does."""
-        return next((((*trail, *keys)) for trail, settings in self._places if _is_changed(settings, keys)), None)
+def _odd(config: GatewayConfig, virtual_host: VirtualHost) -> Iterator[_Odd]:
+    yield from _users(config, virtual_host)
+    yield from _destinations(virtual_host)
+    yield from _limits(virtual_host)
+    yield from _journal(virtual_host)
 
 
-def _is_changed(settings: object, keys: tuple[str, ...]) -> bool:
-    if not keys:
-        return True
-    is_changed = isinstance(settings, MergeableModel) and keys[0] in settings.changed_keys()
-    return is_changed and _is_changed(getattr(settings, keys[0]), keys[1:])
+def _place(config: GatewayConfig, name: str, keys: tuple[str, ...]) -> Trail | None:
+    """The place that gives a virtual host's setting another value than the built-in one; None if none does."""
+    places: list[tuple[Trail, MergeableModel]] = [
+        (("virtual_hosts", name), config.virtual_hosts[name]),
+        (("defaults",), config.defaults),
+    ]
+    for trail, settings in places:
+        around: object = settings
+        for key in keys[:-1]:
+            around = getattr(around, key)
+        # What a file does not set is set in no model inside it, either.
+        if isinstance(around, MergeableModel) and keys[-1] in around.model_fields_set:
+            return (*trail, *keys) if keys[-1] in around.changed_keys() else None
+    return None
+
+
+def _heirs(config: GatewayConfig, keys: tuple[str, ...]) -> Iterator[str]:
+    """The virtual hosts that have a setting from `defaults`. A journal that is off has no use for any."""
+    for virtual_host in config.resolved_virtual_hosts():
+        is_unused = keys[0] == "journal" and virtual_host.journal.level == "off"
+        if not is_unused and _place(config, virtual_host.name, keys) == ("defaults", *keys):
+            yield virtual_host.name
 
 
 def _names(config: GatewayConfig, virtual_host: VirtualHost) -> Iterator[Finding]:
@@ -76,85 +108,80 @@ def _names(config: GatewayConfig, virtual_host: VirtualHost) -> Iterator[Finding
             yield Finding(place, sentence, "Write the name alone, as in stomp.example.org.")
 
 
-def _users(config: GatewayConfig, virtual_host: VirtualHost, given: _Given) -> Iterator[Finding]:
-    place = given.at("certificate_users")
+def _users(config: GatewayConfig, virtual_host: VirtualHost) -> Iterator[_Odd]:
     logins = [listener.tls is not None and listener.tls.certificate_login is not None for listener in config.listeners]
-    if place and not any(logins):
-        yield Finding(
-            place, "This has no effect: no listener has certificate_login.", "Set tls.certificate_login there."
-        )
-    place = given.at("default_user")
-    if place and only_local(virtual_host) and not any(is_local(listener.address) for listener in config.listeners):
+    if not any(logins):
+        sentence = "This has no effect: no listener has certificate_login."
+        yield _Odd(("certificate_users",), sentence, "Set tls.certificate_login there.")
+    if only_local(virtual_host) and not any(is_local(listener.address) for listener in config.listeners):
         sentence = "This user is among loopback_users, so clients of other machines that send no login are refused."
-        yield Finding(place, sentence, "Take another user, or leave this one out of loopback_users.")
+        yield _Odd(("default_user",), sentence, "Take another user, or leave this one out of loopback_users.")
 
 
-def _destinations(virtual_host: VirtualHost, given: _Given) -> Iterator[Finding]:
-    rules, place = virtual_host.destination_rules, given.at("destination_rules")
-    if place and rules and all(rule.action == "allow" and not rule.mandatory for rule in rules):
+def _destinations(virtual_host: VirtualHost) -> Iterator[_Odd]:
+    rules = virtual_host.destination_rules
+    if rules and all(rule.action == "allow" and not rule.mandatory for rule in rules):
         sentence = "These rules restrict nothing: what no rule fits is allowed."
-        yield Finding(place, sentence, "Let the last one be {action: deny, destination: /*}.")
-    place = given.at("queue_arguments")
+        yield _Odd(("destination_rules",), sentence, "Let the last one be {action: deny, destination: /*}.")
     for position, entry in enumerate(virtual_host.queue_arguments):
-        if place:
-            yield from _arguments((*place, position, "arguments"), entry)
+        for name, sentence, advice in _arguments(entry):
+            yield _Odd(("queue_arguments",), sentence, advice, (position, "arguments", name))
 
 
-def _arguments(trail: Trail, entry: QueueArguments) -> Iterator[Finding]:
+def _arguments(entry: QueueArguments) -> Iterator[tuple[str, str, str]]:
+    """Odd arguments: name, sentence and advice."""
     kind = entry.arguments.get("x-queue-type")
     if kind in ("quorum", "stream") and entry.destination.text.startswith(b"/temp-queue/"):
         sentence = "This has no effect: a temporary queue is exclusive, and only classic queues can be."
-        yield Finding((*trail, "x-queue-type"), sentence, "Delete it.")
+        yield "x-queue-type", sentence, "Delete it."
         return
     for name in entry.arguments:
         if name in _REFUSED.get(str(kind), ()):
             sentence = f"RabbitMQ refuses to declare a {kind} queue with this argument."
-            yield Finding((*trail, name), sentence, "Delete it, or take another x-queue-type.")
+            yield name, sentence, "Delete it, or take another x-queue-type."
 
 
-def _limits(virtual_host: VirtualHost, given: _Given) -> Iterator[Finding]:
+def _limits(virtual_host: VirtualHost) -> Iterator[_Odd]:
     limits = virtual_host.limits
     for name in ("user", "address"):
         limit: Limit = getattr(limits, name)
-        place = given.at("limits", name, "burst")
-        if place and all(getattr(limit, rate) is None for rate in _RATES):
-            yield Finding(place, "This has no effect without a rate.", f"Set {' or '.join(_RATES)}.")
-        place = given.at("limits", name, "sessions")
-        if place and limit.sessions is not None and limits.sessions is not None and limit.sessions > limits.sessions:
+        if all(getattr(limit, rate) is None for rate in _RATES):
+            advice = f"Set {' or '.join(_RATES)}."
+            yield _Odd(("limits", name, "burst"), "This has no effect without a rate.", advice, is_useless=True)
+        if limit.sessions is not None and limits.sessions is not None and limit.sessions > limits.sessions:
             sentence = "This has no effect: limits.sessions of the whole virtual host is less."
-            yield Finding(place, sentence, "Make one of them fit.")
+            yield _Odd(("limits", name, "sessions"), sentence, "Make one of them fit.", is_useless=True)
 
 
-def _journal(virtual_host: VirtualHost, given: _Given) -> Iterator[Finding]:
+def _journal(virtual_host: VirtualHost) -> Iterator[_Odd]:
     journal = virtual_host.journal
     if journal.level == "off":
         return
-    for key in ("sample", "header_values"):
-        place = given.at("journal", key)
-        if place and journal.level != "message":
-            yield Finding(place, "This has no effect at level session.", "Set level to message, or delete this.")
-    place = given.at("journal", "users_key_file")
-    if place and journal.users_key_file is not None and journal.users == "plain":
-        yield Finding(place, "This has no effect: users is plain.", "Set users to hashed, or delete this.")
-    place = given.at("journal", "retain_bytes")
-    if place and journal.ship.to is None and journal.retain_bytes is not None:
-        if journal.retain_bytes <= journal.rotate_bytes:
-            sentence = "Each segment is deleted as soon as it is finished, since rotate_bytes is as much."
-            yield Finding(place, sentence, "Make it several times rotate_bytes.")
-    yield from _shipping(virtual_host, given)
+    if journal.level != "message":
+        sentence = "This has no effect at level session."
+        for key in ("sample", "header_values"):
+            yield _Odd(("journal", key), sentence, "Set level to message, or delete this.", is_useless=True)
+    if journal.users == "plain":
+        advice = "Set users to hashed, or delete this."
+        yield _Odd(("journal", "users_key_file"), "This has no effect: users is plain.", advice, is_useless=True)
+    if journal.ship.to is None and journal.retain_bytes is not None and journal.retain_bytes <= journal.rotate_bytes:
+        sentence = "Each segment is deleted as soon as it is finished, since rotate_bytes is as much."
+        yield _Odd(("journal", "retain_bytes"), sentence, "Make it several times rotate_bytes.")
+    yield from _shipping(virtual_host)
 
 
-def _shipping(virtual_host: VirtualHost, given: _Given) -> Iterator[Finding]:
-    ship, place = virtual_host.journal.ship, given.at("journal", "ship", "to")
-    for key in ("user", "stream", "stream_max_bytes", "stream_max_age"):
-        own = given.at("journal", "ship", key)
-        if own and ship.to != AMQP:
-            yield Finding(own, "This has no effect: it is for ship.to amqp.", "Set to: amqp, or delete this.")
-    if not place or ship.to is None or ship.to == AMQP:
+def _shipping(virtual_host: VirtualHost) -> Iterator[_Odd]:
+    to = virtual_host.journal.ship.to
+    if to == AMQP:
         return
-    if "://" in ship.to:
+    for key in ("user", "stream", "stream_max_bytes", "stream_max_age"):
+        sentence, advice = "This has no effect: it is for ship.to amqp.", "Set to: amqp, or delete this."
+        yield _Odd(("journal", "ship", key), sentence, advice, is_useless=True)
+    if to is not None and "://" in to:
         if importlib.util.find_spec("obstore") is None:
             sentence = "Object stores need obstore, which is not installed here."
-            yield Finding(place, sentence, "Run pip install 'stomp-gateway[ship]'.")
-    elif os.path.normpath(ship.to) == os.path.normpath(virtual_host.journal.directory or default_journal_directory()):
-        yield Finding(place, "This is the journal's own directory.", "Name another one.")
+            yield _Odd(("journal", "ship", "to"), sentence, "Run pip install 'stomp-gateway[ship]'.")
+    elif to is not None:
+        directory = virtual_host.journal.directory or default_journal_directory()
+        if os.path.normpath(to) == os.path.normpath(directory):
+            yield _Odd(("journal", "ship", "to"), "This is the journal's own directory.", "Name another one.")

@@ -33,18 +33,44 @@ class Selector:
 # Those in use. The sessions of an application mostly subscribe with the same few.
 _IN_USE: Final = WeakValueDictionary[bytes, Selector]()
 
+# What is wrong with those that were refused last: a client that tries again costs little.
+_REFUSED: Final[dict[bytes, str]] = {}
+_MOST_REFUSED: Final = 64
+
+
+def prepare_selectors() -> None:
+    """Load the parser, so that no SUBSCRIBE has to wait for it."""
+    from gateway.selectors.selector_parser import prepare  # noqa: PLC0415
+
+    prepare()
+
 
 def read_selector(text: bytes) -> Selector | None:
     """Read a selector; None if there is nothing but spaces, which selects everything.
 
     Raises:
-        SelectorError: when it is none, or too long or too deep.
+        SelectorError: when it is none, too long or too deep.
     """
     if len(text) > LONGEST_SELECTOR:
         raise SelectorError(f"it has {len(text)} bytes, and {LONGEST_SELECTOR} are allowed")
     known = _IN_USE.get(text)
     if known is not None:
         return known
+    if text in _REFUSED:
+        raise SelectorError(_REFUSED[text])
+    try:
+        selector = _read(text)
+    except SelectorError as error:
+        if len(_REFUSED) >= _MOST_REFUSED:
+            _REFUSED.clear()
+        _REFUSED[text] = str(error)
+        raise
+    if selector is not None:
+        _IN_USE[text] = selector
+    return selector
+
+
+def _read(text: bytes) -> Selector | None:
     try:
         condition = text.decode().strip()
     except UnicodeDecodeError as error:
@@ -55,8 +81,7 @@ def read_selector(text: bytes) -> Selector | None:
         condition = condition.partition(":")[2].strip()
     if not condition:
         return None
-    # Here, because few gateways are asked for selectors, and the library takes a tenth of a second to load.
+    # Here, because few gateways may have selectors, and the library takes a tenth of a second to load.
     from gateway.selectors.selector_parser import parse  # noqa: PLC0415
 
-    selector = _IN_USE[text] = Selector(parse(condition, hyphens=hyphens))
-    return selector
+    return Selector(parse(condition, hyphens=hyphens))

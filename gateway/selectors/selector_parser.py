@@ -6,6 +6,7 @@ a selector is nested, which is bounded.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Final, cast
 
@@ -17,6 +18,10 @@ from gateway.selectors.terms import Evaluate, Kind, Term
 
 # Closures that may call each other.
 _DEEPEST: Final = 40
+# It bounds the time that it takes to read a selector, and to ask it. Each % counts, also those of a LIKE: they make its
+# regular expression long. A text with a quotation mark counts twice.
+_MOST_TOKENS: Final = 200
+_TOKEN: Final = re.compile(r"""'[^']*'|"[^"]*"|[\w$.]+|\S""")
 # Characters of a selector that an ERROR repeats.
 _SHOWN: Final = 20
 _QUOTES: Final = "'\""
@@ -75,10 +80,12 @@ def parse(text: str, *, hyphens: bool) -> Evaluate:
     """What a selector says of the headers of a message. With ``hyphens`` names may have some.
 
     Raises:
-        SelectorError: when it is no selector, or too deep.
+        SelectorError: when it is no selector, or has too many words, or is too deep.
     """
+    if len(_TOKEN.findall(text)) + text.count("%") > _MOST_TOKENS:
+        raise SelectorError(f"it has more than {_MOST_TOKENS} words, signs and %")
     try:
-        found = _parser(hyphens=hyphens).parse(text)
+        found = grammar(hyphens=hyphens).parse(text)
     except UnexpectedInput as error:
         raise SelectorError(_what_is_wrong(error, text)) from None
     # The rules have made a term of it, which lark's types do not tell.
@@ -94,8 +101,15 @@ def _what_is_wrong(error: UnexpectedInput, text: str) -> str:
     return f"'{text[place : place + _SHOWN]}' makes no sense at character {place + 1}"
 
 
+def prepare() -> None:
+    """Build both grammars, which takes a tenth of a second, before a text comes."""
+    for hyphens in (False, True):
+        grammar(hyphens=hyphens)
+
+
 @lru_cache
-def _parser(*, hyphens: bool) -> Lark:
+def grammar(*, hyphens: bool) -> Lark:
+    """The grammar, ready to parse; with ``hyphens`` names may have some."""
     part = r"[\w$-]" if hyphens else r"[\w$]"
     return Lark(_GRAMMAR.replace("PART", part), parser="lalr", lexer="basic", transformer=_Meaning())
 

@@ -12,16 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
+from gateway.selectors.like import like
+
 Value = str | int | float | bool | None
-Headers = Mapping[bytes, bytes]
+# Values are bytes until they are asked for.
+Headers = dict[bytes, bytes | str]
 Evaluate = Callable[[Headers], Value]
 
-# LIKE does not look at longer texts: the time that it may take grows with text and pattern.
-_LONGEST_LIKED: Final = 4096
+# A text that is joined from others is not longer: each of a hundred joints would copy it.
+_LONGEST_JOINED: Final = 4096
 # No number of 64 bits has more characters, and reading one takes longer the longer it is.
 _LONGEST_NUMBER: Final = 40
 _NUMBER: Final = re.compile(r"[+-]?(?:([0-9]+)|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 _TRUTHS: Final = {"true": True, "false": False}
+_LONGEST_TRUTH: Final = 5
 _LARGEST: Final = 1 << 63
 
 
@@ -57,7 +61,10 @@ def bounded(number: float) -> int | float | None:
     """A number, or None for one beyond all: whole numbers of more than 64 bits lose digits."""
     if isinstance(number, int) and -_LARGEST <= number < _LARGEST:
         return number
-    inexact = float(number)
+    try:
+        inexact = float(number)
+    except OverflowError:
+        return None
     return inexact if math.isfinite(inexact) else None
 
 
@@ -84,10 +91,14 @@ def _as_number(value: Value) -> int | float | None:
     return None if isinstance(value, bool) else value
 
 
+def _read_truth(text: str) -> bool | None:
+    return _TRUTHS.get(text.lower()) if len(text) <= _LONGEST_TRUTH else None
+
+
 def _as_truth(value: Value) -> bool | None:
     """Texts and numbers that are no truths are false."""
     if isinstance(value, str):
-        return _TRUTHS.get(value.lower(), False)
+        return _read_truth(value) is True
     return None if value is None else value is True
 
 
@@ -106,21 +117,24 @@ def header(name: str) -> Term:
     if special is not None:
         return Term(special, Kind.HEADER)
     raw = _JMS_NAMES.get(name, name).encode()
+    return Term(lambda headers: _text(headers, raw), Kind.HEADER)
 
-    def value(headers: Headers) -> Value:
-        found = headers.get(raw)
-        return None if found is None else found.decode(errors="surrogateescape")
 
-    return Term(value, Kind.HEADER)
+def _text(headers: Headers, name: bytes) -> str | None:
+    """A header, decoded once for all places that name it."""
+    found = headers.get(name)
+    if isinstance(found, bytes):
+        found = headers[name] = found.decode(errors="surrogateescape")
+    return found
 
 
 def _delivery_mode(headers: Headers) -> Value:
-    return "PERSISTENT" if headers.get(b"persistent") == b"true" else "NON_PERSISTENT"
+    return "PERSISTENT" if _text(headers, b"persistent") == "true" else "NON_PERSISTENT"
 
 
 def _timestamp(headers: Headers) -> Value:
     """JMS counts milliseconds, AMQP seconds."""
-    seconds = read_number(headers.get(b"timestamp", b"").decode(errors="surrogateescape"))
+    seconds = read_number(_text(headers, b"timestamp") or "")
     return None if seconds is None else bounded(seconds * 1000)
 
 
@@ -160,7 +174,14 @@ def _divided(left: float, right: float) -> float | None:
 
 
 def _remainder(left: float, right: float) -> float | None:
-    return math.fmod(left, right) if right else None
+    """With the sign of the dividend."""
+    if not right:
+        return None
+    if isinstance(left, int) and isinstance(right, int):
+        # As fractions, large ones would lose digits.
+        remainder = abs(left) % abs(right)
+        return -remainder if left < 0 else remainder
+    return math.fmod(left, right)
 
 
 _ARITHMETIC: Final[Mapping[str, Callable[[float, float], float | None]]] = {
@@ -186,7 +207,7 @@ def computed(first: Term, rest: Sequence[tuple[str, Term]]) -> Term:
                 result = operate(numbers[0], numbers[1])
                 left = None if result is None else bounded(result)
             elif sign == "+" and isinstance(left, str) and isinstance(right, str):
-                left = left + right
+                left = left + right if len(left) + len(right) <= _LONGEST_JOINED else None
             else:
                 return None
         return left
@@ -215,7 +236,7 @@ def _equal(one: Value, other: Value) -> bool:
     if isinstance(one, str) and not isinstance(other, str):
         one, other = other, one
     if isinstance(other, str) and not isinstance(one, str):
-        read: Value = _TRUTHS.get(other.lower()) if isinstance(one, bool) else read_number(other)
+        read: Value = _read_truth(other) if isinstance(one, bool) else read_number(other)
         return read is not None and read == one
     return isinstance(one, bool) is isinstance(other, bool) and one == other
 
@@ -252,41 +273,16 @@ def is_among(term: Term, texts: Sequence[str]) -> Term:
 
 
 def is_like(term: Term, pattern: str, escape: str) -> Term:
-    """LIKE; ``escape`` is one character, or empty. Of a text beyond all bounds it is unknown."""
-    evaluate, matches = term.evaluate, like_pattern(pattern, escape).fullmatch
+    """LIKE; ``escape`` is one character, or empty."""
+    evaluate, says = term.evaluate, like(pattern, escape)
 
     def value(headers: Headers) -> Value:
         text = evaluate(headers)
-        if text is None or (isinstance(text, str) and len(text) > _LONGEST_LIKED):
+        if text is None:
             return None
-        return isinstance(text, str) and matches(text) is not None
+        return isinstance(text, str) and says(text)
 
     return Term(value, Kind.TRUTH, term.depth + 1)
-
-
-def like_pattern(pattern: str, escape: str) -> re.Pattern[str]:
-    """The regular expression of a LIKE.
-
-    What stands between two ``%`` is looked for from the left, and once found it is not looked for again: that is enough
-    for a match, and with many ``%`` anything else would take for ever.
-    """
-    parts, position = [""], 0
-    while position < len(pattern):
-        character, behind = pattern[position], pattern[position + 1 : position + 2]
-        position += 1
-        if character == escape and behind and behind in ("%", "_", escape):
-            parts[-1] += re.escape(behind)
-            position += 1
-        elif character == "%":
-            parts.append("")
-        else:
-            parts[-1] += "." if character == "_" else re.escape(character)
-    first, *middle = parts
-    if not middle:
-        return re.compile(first, re.DOTALL)
-    last = middle.pop()
-    found_once = "".join([f"(?>.*?{part})" for part in middle if part])
-    return re.compile(f"{first}{found_once}.*{last}", re.DOTALL)
 
 
 def is_null(term: Term) -> Term:

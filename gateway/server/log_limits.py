@@ -10,12 +10,15 @@ import structlog
 
 from gateway.config.model import Logging
 from gateway.server.client_address import network_of
-from gateway.server.recent_counts import LocalRecentCounts
+from gateway.server.recent_counts import MOST_CAUSES, LocalRecentCounts
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("gateway.listening")
 
 _LINES: Final = 10
 _SECONDS: Final = 10.0
+
+# Causes that are remembered of one session: kinds of ERRORs, and logins that were refused.
+_MOST_OF_SESSION: Final = 64
 
 
 class LogRateLimiter:
@@ -30,10 +33,11 @@ class LogRateLimiter:
         lines: int | None = _LINES,
         seconds: float = _SECONDS,
         note: Callable[[], None] = lambda: None,
+        most: int = MOST_CAUSES,
     ) -> None:
         self.lines = lines
         self._note = note
-        self._counts = LocalRecentCounts(clock, seconds)
+        self._counts = LocalRecentCounts(clock, seconds, most)
         # Lines left out that no later line has told of, by cause.
         self._left_out: dict[Hashable, int] = {}
 
@@ -94,7 +98,7 @@ class LogLimits:
     def of_session(self) -> LogRateLimiter:
         """A limiter for the ERRORs of one session: each kind once in a while."""
         interval = self._settings.repeat_interval
-        return LogRateLimiter(self._clock, 1 if interval else None, interval, self._note)
+        return LogRateLimiter(self._clock, 1 if interval else None, interval, self._note, _MOST_OF_SESSION)
 
     def for_address(self, host: str) -> int | None:
         """As `LogRateLimiter.left_out`, for a line about a client at this IP address."""

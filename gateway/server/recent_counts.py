@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
-# Causes that a table remembers. The one whose window began first is forgotten for another.
-_MAX_CAUSES: Final = 10_000
+# Causes that a table remembers if nothing else is said. The one whose window began first is forgotten for another.
+MOST_CAUSES: Final = 10_000
 
 
 class RecentCounts(Protocol):
@@ -33,8 +33,9 @@ class RecentCounts(Protocol):
 class LocalRecentCounts:
     """Those of one process; ``clock`` is monotonic."""
 
-    def __init__(self, clock: Callable[[], float], seconds: float) -> None:
+    def __init__(self, clock: Callable[[], float], seconds: float, most: int = MOST_CAUSES) -> None:
         self.seconds = seconds
+        self._most = most
         self._clock = clock
         # When each window began, and the events in it; in the order of the beginnings.
         self._windows: dict[Hashable, tuple[float, int]] = {}
@@ -50,7 +51,7 @@ class LocalRecentCounts:
             del self._windows[cause]
             since, events = now, 0
         self._windows[cause] = since, events + 1
-        if len(self._windows) > _MAX_CAUSES:
+        if len(self._windows) > self._most:
             del self._windows[next(iter(self._windows))]
         return events + 1
 

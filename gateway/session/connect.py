@@ -130,9 +130,11 @@ def _settings(headers: Mapping[bytes, bytes], resolve: FindVirtualHost) -> Virtu
     if settings is None:
         host, name = host or b"", name or ""
         can_be_alias = bool(name) and fits_short_string(name)
-        error = (error_frames.unknown_virtual_host if can_be_alias else error_frames.virtual_host_denied)(host)
-        shown = host.decode(errors="replace")
-        error.refused_login = RefusedLogin(shown, headers.get(b"login"), _ADD_ALIAS if can_be_alias else "")
+        denied = error_frames.virtual_host_denied(host)
+        error = error_frames.unknown_virtual_host(host) if can_be_alias else denied
+        error.refused_login = RefusedLogin(
+            host.decode(errors="replace"), headers.get(b"login"), _ADD_ALIAS if can_be_alias else "", denied.body
+        )
         raise error
     return settings
 

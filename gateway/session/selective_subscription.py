@@ -7,6 +7,7 @@ around it. Otherwise it is settled in the same round of the event loop, so that 
 from __future__ import annotations
 
 from typing import ClassVar, Final
+from weakref import WeakKeyDictionary
 
 from gateway.amqp import properties as amqp
 from gateway.amqp.codec import encode_ack
@@ -16,7 +17,7 @@ from gateway.session import translate
 from gateway.session.correlation import CorrelatedSubscription
 from gateway.session.delivery_ledger import OUT_OF_ORDER, AckMode, DeliveryLedger
 from gateway.session.destinations import message_destination
-from gateway.session.subscription import LARGEST_CACHED_BLOCK, Subscription
+from gateway.session.subscription import LARGEST_CACHED_BLOCK, RECEIPT_FIELD, Subscription
 from gateway.stomp.block_cache import BlockCache
 
 _MOST_BYTES: Final = 100_000
@@ -73,6 +74,10 @@ class SelectiveLedger(DeliveryLedger):
             self._frames.append(filtered)
 
 
+# What selectors have said, by route and properties: the same for all subscriptions that have one.
+_VERDICTS: Final = WeakKeyDictionary[Selector, BlockCache[bool]]()
+
+
 class Selection:
     """What a selector says of messages, by their route and properties; ``is_selected``: of the last one."""
 
@@ -80,13 +85,13 @@ class Selection:
 
     def __init__(self, selector: Selector) -> None:
         self._selector = selector
-        self._verdicts = BlockCache[bool](_MOST_BYTES, _size_of_block)
+        self._verdicts = _verdicts_of(selector)
         self.is_selected = False
         # What the last message had; empty where that is large, since nobody may keep it.
         self.route = self.properties = b""
 
     def look(self, route: bytes, properties: bytes) -> None:
-        """Look at a message. Its headers are read if they are new."""
+        """Look at a message. Its headers are read if they are new to all with this selector."""
         key = route + properties
         is_kept = len(key) <= LARGEST_CACHED_BLOCK
         self.route, self.properties = (route, properties) if is_kept else (b"", b"")
@@ -96,7 +101,7 @@ class Selection:
             destination = message_destination(route[1:split], route[split + 1 :])
             headers = translate.shown_headers(amqp.decode(properties))
             known = self._selector.matches([(b"destination", destination), *headers])
-            if is_kept:
+            if is_kept and RECEIPT_FIELD not in properties:
                 self._verdicts.enter(key, known)
         self.is_selected = known
 
@@ -160,6 +165,13 @@ class CorrelatedSelectiveSubscription(_Selective, CorrelatedSubscription):
     """A `CorrelatedSubscription` with a selector."""
 
     __slots__ = ("selection",)
+
+
+def _verdicts_of(selector: Selector) -> BlockCache[bool]:
+    verdicts = _VERDICTS.get(selector)
+    if verdicts is None:
+        verdicts = _VERDICTS[selector] = BlockCache[bool](_MOST_BYTES, _size_of_block)
+    return verdicts
 
 
 def _size_of_block(block: bytes) -> int:

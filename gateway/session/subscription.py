@@ -26,7 +26,7 @@ _STREAM_OFFSET: Final = b"x-stream-offset"
 
 # The name of an entry of the headers table. A SEND with a receipt becomes a message with that header, and no other
 # message has the same receipt: it is not worth caching.
-_RECEIPT_FIELD: Final = b"\x07receipt"
+RECEIPT_FIELD: Final = b"\x07receipt"
 
 # Above every delivery tag: tags have 64 bits.
 _NEVER: Final = 1 << 64
@@ -344,7 +344,7 @@ class Subscription:
         if self.is_stream is not False:
             self._follow_stream(properties)
         headers = (before, ack, b"\n" + encode_headers(translate.shown_headers(amqp.decode(properties))))
-        if len(key) <= LARGEST_CACHED_BLOCK and not self.is_stream and _RECEIPT_FIELD not in properties:
+        if len(key) <= LARGEST_CACHED_BLOCK and not self.is_stream and RECEIPT_FIELD not in properties:
             self._header_cache.enter(key, headers)
         return headers
 

@@ -98,15 +98,18 @@ class ClientLog:
     def _error(self, error: StompError) -> None:
         if self._repeats is None:
             self._repeats = self._limits.of_session()
-        left_out, refused = self._repeats.left_out(error.message), error.refused_login
+        refused = error.refused_login
+        # Names may be long; their hash is not.
+        asked = None if refused is None else hash((refused.virtual_host, refused.login))
+        left_out = self._repeats.left_out((error.message, asked))
         if left_out is None:
             return
-        text = error.body[:_LONGEST_TEXT].decode(errors="replace").strip()
+        text = ((refused and refused.reason) or error.body)[:_LONGEST_TEXT].decode(errors="replace").strip()
         details: dict[str, object] = {"repeated": left_out} if left_out else {}
         if refused is not None:
             details |= {"hint": refused.hint} if refused.hint else {}
             login = None if refused.login is None else refused.login.decode(errors="replace")
-            self.login_refused(refused.virtual_host, login, text.partition("\n")[0], **details)
+            self.login_refused(refused.virtual_host, login, text, **details)
         else:
             self._log("error sent", message=error.message, text=text, closes=error.close is not None, **details)
 

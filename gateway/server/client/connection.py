@@ -473,6 +473,7 @@ class ClientConnection(StompProtocol):
         self._rate_limiter.start(self._login.rates, self.advance)
         self._rate_limiter.charge(self.stats.bytes_in)
         self._read_or_pause()
+        self._context.traces.logged_in(self)
 
     def failed(self, error: Exception) -> None:
         """A fault of the gateway: the client gets an ERROR without details, and the log gets the details."""

@@ -132,6 +132,7 @@ class FrameWatch:
 
     def _received(self, data: bytes, decoder: Decoder) -> None:
         side, now = self._client_side, self._clock()
+        self._decide(now)
         if side.is_readable and side.scanner is None and not self._is_full(now):
             self._find_place(side, decoder)
         skipped = min(side.skip, len(data))
@@ -154,6 +155,7 @@ class FrameWatch:
 
     def _sent(self, data: bytes) -> None:
         side, now = self._gateway_side, self._clock()
+        self._decide(now)
         was_deaf = side.scanner is None
         if side.is_readable and was_deaf:
             side.scanner = FrameScanner(from_client=False)
@@ -170,7 +172,7 @@ class FrameWatch:
         """So many frames have passed: those that were not heard are left out of the traces."""
         if side.passed is not None and total > side.passed:
             for trace in self.traces:
-                trace.leave_out(total - side.passed)
+                trace.leave_out(self, total - side.passed)
         side.passed = total if side.passed is None else max(total, side.passed)
 
     def _is_full(self, now: float) -> bool:
@@ -208,9 +210,14 @@ class FrameWatch:
         return {"time": f"{at}.{micros:06d}Z", "session": session.identity.decode(), "peer": stats.peer, **more}
 
     def _tell(self, line: TraceLine, now: float, frame: ScannedFrame | None = None) -> None:
-        for trace in tuple(self.traces):
+        for trace in self.traces:
             trace.add(self, line, now)
-            if frame is not None and not trace.decide(self, self.client.session, frame, now):
+        self._decide(now, frame)
+
+    def _decide(self, now: float, frame: ScannedFrame | None = None) -> None:
+        """Let traces that do not know yet whether this client is meant look again."""
+        for trace in tuple(self.traces):
+            if not trace.decide(self, self.client.session, now, frame):
                 self.drop(trace)
 
     def happened(self, event: str, **details: object) -> None:
@@ -233,6 +240,7 @@ class FrameWatch:
 
     def time_passed(self) -> None:
         """Tell of heart-beats, if there were any for some time."""
+        self._decide(self._clock())
         if self._clock() - self._told_at >= _HEART_BEATS:
             self._tell_heart_beats()
 

@@ -9,22 +9,23 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address, ip_network
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from gateway.errors import GatewayError
 from gateway.journal.privacy import shown
-from gateway.server.client.redaction import shown_headers
+from gateway.server.client.redaction import shown_command, shown_headers
 from gateway.server.client_address import network_of
 from gateway.session.session import Session
 from gateway.stomp.frame_scanner import ScannedFrame
 
 FRAMES_PER_SECOND: Final = 200
 MOST_CLIENTS: Final = 100
+"""So many, and as many again of which it is not known yet whether they have the login that is looked for."""
 
 # Bytes of lines that wait for their reader.
 _BUFFER: Final = 1 << 20
 
-# Lines that wait until it is known whether a client has the login that is looked for.
+# Lines of one client that wait until it is known whether it has the login that is looked for.
 _MOST_UNDECIDED: Final = 16
 
 FAULT: Final = "a fault of the gateway; its log has it whole"
@@ -96,7 +97,7 @@ def line_of(time: int, facts: dict[str, Any], frame: ScannedFrame | None = None)
     if frame is None:
         return TraceLine(time, _encoded(facts), is_frame=False)
     headers = shown_headers(frame.command, frame.headers)
-    facts |= {"command": shown(frame.command), "headers": headers, "body_bytes": frame.size}
+    facts |= {"command": shown_command(frame.command), "headers": headers, "body_bytes": frame.size}
     if left_out := len(frame.headers) - len(headers):
         facts["headers_left_out"] = left_out
     return TraceLine(time, _encoded(facts), is_frame=True)
@@ -118,6 +119,25 @@ class TracePart(NamedTuple):
     """Why there will be no more."""
 
 
+class Watch(Protocol):
+    """Hears one client for some traces."""
+
+    def drop(self, trace: Trace) -> None:
+        """The client is not heard for this trace any more."""
+
+
+class _Undecided:
+    """A client that may not have the login that is looked for: its first lines, and how many frames are missing."""
+
+    def __init__(self) -> None:
+        self.lines: list[TraceLine] = []
+        self.left_out = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.lines) >= _MOST_UNDECIDED
+
+
 class Trace:
     """One operator's look at some clients."""
 
@@ -125,65 +145,89 @@ class Trace:
         self.target = target
         self.until = until
         self.end: str | None = None
-        # Clients that are watched now, and times that there were too many.
+        # Clients that are meant and watched now, and times that there were too many.
         self.clients = self._clients_left_out = 0
         self._lines: list[TraceLine] = []
         self._size = self._frames = self._left_out = 0
         # Frames in this second of a monotonic clock.
         self._second = self._in_second = 0
-        # Lines of clients that may not have the login that is looked for.
-        self._undecided: dict[object, list[TraceLine]] = {}
+        # The one that has been silent longest is the first.
+        self._undecided: dict[Watch, _Undecided] = {}
 
-    def has_room(self) -> bool:
-        """Whether another client may be watched; that it may not is told to the reader."""
-        if self.clients < MOST_CLIENTS:
+    def make_room(self, *, is_decided: bool, is_new: bool = False) -> bool:
+        """Whether another client may be watched. If there are too many, the reader is told.
+
+        A new one that is not known yet takes the place of the one that has been silent longest.
+        """
+        if (self.clients if is_decided else len(self._undecided)) < MOST_CLIENTS:
             return True
         self._clients_left_out += 1
-        return False
+        if is_decided or not is_new:
+            return False
+        next(iter(self._undecided)).drop(self)
+        return True
 
-    def join(self, client: object, *, is_decided: bool) -> None:
+    def join(self, client: Watch, *, is_decided: bool) -> None:
         """A client is watched from now on."""
-        self.clients += 1
-        if not is_decided:
-            self._undecided[client] = []
+        if is_decided:
+            self.clients += 1
+        else:
+            self._undecided[client] = _Undecided()
 
-    def leave(self, client: object) -> None:
+    def leave(self, client: Watch) -> None:
         """It is not any more."""
-        self.clients -= 1
-        self._undecided.pop(client, None)
+        if self._undecided.pop(client, None) is None:
+            self.clients -= 1
 
-    def add(self, client: object, line: TraceLine, now: float) -> None:
+    def add(self, client: Watch, line: TraceLine, now: float) -> None:
         """Something happened to a client."""
-        waiting = self._undecided.get(client)
-        if waiting is None:
+        undecided = self._undecided.pop(client, None)
+        if undecided is None:
             self._keep(line, now)
-        elif len(waiting) < _MOST_UNDECIDED:
-            waiting.append(line)
+            return
+        self._undecided[client] = undecided
+        if undecided.is_full:
+            undecided.left_out += line.is_frame
+        else:
+            undecided.lines.append(line)
 
-    def decide(self, client: object, session: Session, frame: ScannedFrame, now: float) -> bool:
-        """Look whether a client is meant after all, now that it or the gateway said this; False if it is not."""
+    def decide(self, client: Watch, session: Session, now: float, frame: ScannedFrame | None = None) -> bool:
+        """Look whether a client is meant after all, perhaps because of this frame; False if it is not, or one too many.
+
+        Not only what is heard decides: of a client that says much before it has logged in, the end is not heard.
+        """
         if client not in self._undecided:
             return True
         is_meant = self.target.matches(session, "")
-        if is_meant or (is_meant is None and self.target.is_asked_for(frame)):
-            for line in self._undecided.pop(client):
-                self._keep(line, now)
-        return is_meant is not False
+        if is_meant is None and (frame is None or not self.target.is_asked_for(frame)):
+            return True
+        if is_meant is False or not self.make_room(is_decided=True):
+            return False
+        undecided = self._undecided.pop(client)
+        self.clients += 1
+        self._left_out += undecided.left_out
+        for line in undecided.lines:
+            self._keep(line, now)
+        return True
 
-    def is_full(self, client: object, now: float) -> bool:
+    def is_full(self, client: Watch, now: float) -> bool:
         """Whether another frame of a client would be left out."""
-        waiting = self._undecided.get(client)
-        if waiting is not None:
-            return len(waiting) >= _MOST_UNDECIDED
+        undecided = self._undecided.get(client)
+        if undecided is not None:
+            return undecided.is_full
         return self._lacks_room(now, is_frame=True)
 
     def _lacks_room(self, now: float, *, is_frame: bool) -> bool:
         is_busy = int(now) == self._second and self._in_second >= FRAMES_PER_SECOND
         return self._size >= _BUFFER or (is_frame and is_busy)
 
-    def leave_out(self, frames: int) -> None:
-        """So many frames have passed unheard."""
-        self._left_out += frames
+    def leave_out(self, client: Watch, frames: int) -> None:
+        """So many frames of a client have passed unheard."""
+        undecided = self._undecided.get(client)
+        if undecided is None:
+            self._left_out += frames
+        else:
+            undecided.left_out += frames
 
     def _keep(self, line: TraceLine, now: float) -> None:
         if self._lacks_room(now, is_frame=line.is_frame):

@@ -20,7 +20,7 @@ _UNREAD: Final = 60.0
 
 
 class Traces:
-    """Begins and ends traces. Costs a client one test when it comes and one when it goes, and nothing in between."""
+    """Begins and ends traces. Costs a client one test when it comes, logs in and goes, and nothing in between."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -34,7 +34,7 @@ class Traces:
         """Trace these clients if they are meant, and others that come; how many are."""
         trace = self._running[name] = Trace(target, self._clock() + seconds)
         for client in clients:
-            self._join(client, trace)
+            self._join(client, trace, is_new=False)
         if target.session is not None and not trace.clients:
             del self._running[name]
         return trace.clients
@@ -59,12 +59,13 @@ class Traces:
             del self._watches[client]
             client.watch(None)
 
-    def _join(self, client: WatchedClient, trace: Trace) -> None:
+    def _join(self, client: WatchedClient, trace: Trace, *, is_new: bool) -> None:
         is_meant = trace.target.matches(client.session, client.stats.host)
-        if is_meant is False or not trace.has_room():
+        if is_meant is False or not trace.make_room(is_decided=is_meant is True, is_new=is_new):
             return
         watch = self._watches.get(client)
-        if watch is None:
+        if watch is None or not watch.traces:
+            # One without a trace has not listened meanwhile.
             watch = self._watches[client] = FrameWatch(client, self._clock)
             client.watch(watch)
         trace.join(watch, is_decided=is_meant is True)
@@ -78,9 +79,22 @@ class Traces:
     def _arrived(self, client: WatchedClient) -> None:
         for trace in self._running.values():
             if trace.end is None and trace.target.session is None:
-                self._join(client, trace)
+                self._join(client, trace, is_new=True)
         if (watch := self._watches.get(client)) is not None:
             watch.happened("connected", listener=str(client.stats.listener.address))
+
+    def logged_in(self, client: WatchedClient) -> None:
+        """A client has logged in. Raises nothing."""
+        if self._running:
+            guarded(self, self._logged_in, client)
+
+    def _logged_in(self, client: WatchedClient) -> None:
+        """Watch it again if it has made room for another one while nobody knew who it is."""
+        for trace in self._running.values():
+            watch = self._watches.get(client)
+            is_watched = watch is not None and trace in watch.traces
+            if trace.end is None and trace.target.login is not None and not is_watched:
+                self._join(client, trace, is_new=False)
 
     def left(self, client: WatchedClient, reason: CloseReason | None) -> None:
         """The session of a client is over. Raises nothing."""
@@ -114,6 +128,6 @@ class Traces:
                 self._let_go(trace)
             if now - trace.until > _UNREAD:
                 self.end(name)
-        self._forget_dropped()
         for watch in self._watches.values():
             watch.time_passed()
+        self._forget_dropped()

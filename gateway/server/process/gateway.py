@@ -15,6 +15,7 @@ from gateway.config.model import GatewayConfig
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import ListenError
 from gateway.journal.journal import Journal, node_name
+from gateway.selectors.selector import prepare_selectors
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.connection import ClientConnection, ServerContext
 from gateway.server.client.session_limits import SessionLimits
@@ -160,6 +161,7 @@ class Gateway:
             JournalKeyError: the key that logins are hashed with there cannot be used.
             ListenError: a listener cannot be opened; journal and other listeners are closed again.
         """
+        await self._prepare_selectors(self.config)
         self.journal.start()
         try:
             await self._listeners.open(self.config.listeners)
@@ -173,6 +175,12 @@ class Gateway:
         self.lag.start(self._loop.time())
         self._flush_journal()
         self.journal.announce()
+
+    @staticmethod
+    async def _prepare_selectors(config: GatewayConfig) -> None:
+        """Load what reads selectors if there may be some, beside the event loop: it takes a tenth of a second."""
+        if any(virtual_host.selectors for virtual_host in config.resolved_virtual_hosts()):
+            await asyncio.to_thread(prepare_selectors)
 
     def _flush_journal(self) -> None:
         """Write the journal from now on, if there is one."""
@@ -189,6 +197,7 @@ class Gateway:
         Raises:
             GatewayError: it cannot be used; nothing has changed.
         """
+        await self._prepare_selectors(config)
         journal = self.journal.prepare(config)
         try:
             changes = await self._listeners.change(config.listeners)

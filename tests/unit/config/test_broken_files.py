@@ -17,7 +17,8 @@ BROKEN = {
     ),
     "a star for every address": (
         'listeners:\n  - tcp: "*:61614"',
-        "line 2, listeners[0].tcp: An address is written host:port. Write 0.0.0.0 as the host for every",
+        "line 2, listeners[0].tcp: An address is written host:port. Write 0.0.0.0 as the host for every "
+        "IPv4 address, [::] for every IPv6 address, a listener with each for both; 127.0.0.1 is for this machine only.",
     ),
     "a star in a broker's URL": ("upstream: {urls: ['amqp://*.a']}", "line 1, upstream.urls[0]: This is not the name"),
     "a list at the top": (
@@ -98,6 +99,33 @@ BROKEN = {
         "defaults:\n  default_user: {login: a, passcode: b, user}",
         "line 2, defaults.default_user: Within { } stands key: value, and here is text without a colon.",
     ),
+    "no space behind a colon in braces": (
+        "defaults:\n  default_user: {login: app, passcode:secret}",
+        "line 2, defaults.default_user.passcode: A space belongs behind this colon, or the text needs quotes. Write",
+    ),
+    "no space behind any colon in braces": (
+        "defaults: {default_user: {login:app,\n  passcode:secret}}",
+        "line 1, defaults.default_user.login: A space belongs behind this colon, or the text needs quotes.",
+        "line 2, defaults.default_user.passcode: A space belongs behind this colon, or the text needs quotes.",
+    ),
+    "a colon in a name in braces": (
+        "defaults: {certificate_users: {users: {app:secret}}}",
+        "line 1, defaults.certificate_users.users: A space belongs behind this colon",
+    ),
+    "a comma in braces": (
+        "defaults: {default_user: {login: app, passcode: sec,ret}}",
+        "line 1, defaults.default_user: Within { } stands key: value, and here is text without a colon. For a variable "
+        'write "${NAME}", and put text with a comma or braces in quotes.',
+    ),
+    "braces for a list": (
+        "upstream: {urls: {amqp://h:5672}}",
+        "line 1, upstream.urls: A list belongs here. Write it as [one, two], or",
+    ),
+    "a word in braces for text": (
+        "defaults: {default_user: {login: {user}, passcode: a}}",
+        "line 1, defaults.default_user.login: Text is needed here, and this is a mapping. For a variable",
+    ),
+    "a tag": ("defaults: {default_user: {login: a, passcode: !x b}}", "line 1, defaults.default_user.passcode: YAML"),
     "a colon in text": ("default_vhost: a: b", "line 1, column 17: Text that holds a colon and a space needs quotes."),
     "a special character": (
         "default_vhost: @a",

@@ -22,6 +22,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     authority.identify(made, "own")
     authority.identify(made, "other")
     encrypted(made / "own.key", made / "encrypted.key", b"secret")
+    (made / "remarked.key").write_text(f"# was ENCRYPTED once\n{(made / 'own.key').read_text()}")
     (made / "empty").touch()
     (made / "text").write_text("-----BEGIN CERTIFICATE-----\nno base64\n-----END CERTIFICATE-----\n")
     return made
@@ -51,6 +52,13 @@ def mistakes(
 def test_good_files_are_taken(directory: Path) -> None:
     tls = read(directory, GOOD).upstream.tls
     assert (tls.ca_file, tls.cert_file, tls.key_file) == tuple(directory / name for name in GOOD.values())
+
+
+def test_a_remark_makes_no_key_encrypted(directory: Path) -> None:
+    config = read(directory, {"cert_file": "own.pem", "key_file": "own.key"}, {"key_file": "remarked.key"})
+    virtual_host = config.virtual_host("/")
+    assert virtual_host is not None
+    assert virtual_host.upstream.tls.key_file == directory / "remarked.key"
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """What valid files mean: units, variables, secrets, defaults."""
 
 from argparse import ArgumentTypeError
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from gateway.cli.option_types import duration
+from gateway.cli.option_types import duration, size_or_null
 from gateway.config.loader import load, parse
 from gateway.config.model import GatewayConfig
 from gateway.errors import ConfigError
@@ -42,10 +43,56 @@ def test_durations_are_seconds_or_have_a_unit(text: str, seconds: float) -> None
         assert duration(text) == seconds, "an option of the command line reads it in another way"
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "5x", "1h30", "m", "5 parsecs", "1e9"])
+NO_DURATIONS = [
+    "",
+    "0",
+    "-1",
+    "nan",
+    "inf",
+    "5x",
+    "1h30",
+    "m",
+    "5 parsecs",
+    "1e9",
+    "30m1h",
+    "1m1m1m",
+    "1min1m",
+    "1ms1s",
+]
+
+
+@pytest.mark.parametrize("text", NO_DURATIONS)
 def test_an_option_refuses_what_is_no_duration_above_zero(text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="duration"):
         _ = duration(text)
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "advice"),
+    [
+        (size_or_null, "4M", "Write MiB, as in 4MiB"),
+        (duration, "30m1h", "Write the largest unit first, and each unit once."),
+    ],
+)
+def test_an_option_has_the_advice_of_a_file(read: Callable[[str], object], text: str, advice: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=advice):
+        _ = read(text)
+    key = "drain_timeout" if read is duration else "defaults: {client_buffer"
+    with pytest.raises(ConfigError, match=advice):
+        parse(f"{key}: {text}" + ("}" if "{" in key else ""))
+
+
+@pytest.mark.parametrize(
+    ("text", "full"),
+    [
+        ("virtual_hosts: {/, orders}", "virtual_hosts: {/: , orders: }"),
+        ("admin: {address: 127.0.0.1:1, tls}", "admin: {address: 127.0.0.1:1, tls: }"),
+        ("upstream: {tls}", "upstream: {tls: }"),
+        ("virtual_hosts:\n  ? /\n  ? orders", "virtual_hosts: {/: , orders: }"),
+    ],
+)
+def test_a_key_alone_has_no_value(text: str, full: str) -> None:
+    assert parse(text) == parse(full)
 
 
 @pytest.mark.parametrize(

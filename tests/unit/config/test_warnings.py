@@ -41,6 +41,10 @@ ODD: dict[str, tuple[str, *tuple[tuple[str, str], ...]]] = {
         "listeners: [{websocket: '0.0.0.0:1', ping_interval: 2m, allowed_origins: [https://a]}]",
         ("listeners[0].idle_timeout", "no ping asks it"),
     ),
+    "silence without pings": (
+        "listeners: [{websocket: '0.0.0.0:1', ping_interval: 0, allowed_origins: [https://a]}]",
+        ("listeners[0].ping_interval", "no ping asks it"),
+    ),
     "no CONNECT and no user": (
         "listeners: [{tcp: '0.0.0.0:1', implicit_connect: true}]\ndefaults: {default_user: null}",
         ("listeners[0].implicit_connect", "no default_user, so every client without CONNECT is refused"),
@@ -69,6 +73,10 @@ ODD: dict[str, tuple[str, *tuple[tuple[str, str], ...]]] = {
     ),
     "the gateway itself": (
         "listeners: [{tcp: '0.0.0.0:5673'}]\nupstream: {urls: [amqp://127.0.0.1:5673]}",
+        ("upstream.urls[0]", "the gateway's own address listeners[0]"),
+    ),
+    "the gateway itself by its name": (
+        "listeners: [{tcp: 'localhost:5673'}]\nupstream: {urls: ['amqp://[::1]:5673']}",
         ("upstream.urls[0]", "the gateway's own address listeners[0]"),
     ),
     "a broker twice": ("upstream: {urls: [amqp://a, amqp://a:5672]}", ("upstream.urls[1]", "in the list already")),
@@ -129,6 +137,25 @@ ODD: dict[str, tuple[str, *tuple[tuple[str, str], ...]]] = {
         "defaults: {journal: {retain_bytes: 1GiB, ship: {to: s3://a}}}",
         ("defaults.journal.ship.to", "obstore, which is not installed"),
     ),
+    "a sample that nobody uses": (
+        "defaults: {journal: {sample: 0.5}}\nvirtual_hosts: {/: , a: {journal: {level: off}},"
+        " b: {journal: {level: message, sample: 1, directory: b}}}",
+        ("defaults.journal.sample", "at level session"),
+    ),
+    "a default user for one": (
+        "listeners: [{tcp: '0.0.0.0:1'}]\ndefaults: {default_user: {login: a, passcode: b}}\n"
+        "virtual_hosts: {/: , quiet: {loopback_users: [a]}}",
+        ("virtual_hosts.quiet.default_user", "is among loopback_users"),
+    ),
+    "an object store beside a journal that is off": (
+        "defaults: {journal: {retain_bytes: 1GiB, ship: {to: s3://a}}}\n"
+        "virtual_hosts: {/: , a: {journal: {level: off}}}",
+        ("defaults.journal.ship.to", "obstore, which is not installed"),
+    ),
+    "the built-in spread": (
+        "drain_timeout: 15s\ndrain_spread: 10s",
+        ("drain_spread", "only that half counts"),
+    ),
     "a drain that cannot spread": ("drain_spread: 20s", ("drain_spread", "only that half counts")),
     "a timeout of no workers": ("worker_timeout: 9s", ("worker_timeout", "with one worker")),
     "users of no admin listener": (
@@ -170,6 +197,16 @@ def test_what_cannot_work_is_a_warning(name: str, tmp_path: Path, monkeypatch: p
         "defaults: {destination_rules: [{action: allow, destination: /queue/a}, {action: deny, destination: /*}]}",
         "defaults: {destination_rules: [{action: allow, destination: /queue/a, mandatory: true}]}",
         "drain_spread: 15s",
+        "drain_timeout: 15s",
+        "listeners: [{websocket: '0.0.0.0:1', ping_interval: 0, idle_timeout: 0, allowed_origins: [https://a]}]",
+        "listeners: [{tcp: '127.0.0.2:5672'}]\nupstream: {urls: [amqp://127.0.0.1:5672]}",
+        "listeners: [{tcp: '[::]:5672'}]\nupstream: {urls: [amqp://127.0.0.1:5672]}",
+        "defaults: {journal: {level: message, sample: 0.5, header_values: [a]}}\n"
+        "virtual_hosts: {/: , quiet: {journal: {level: session, directory: quiet}}}",
+        "defaults: {limits: {user: {sessions: 6, burst: 5s, messages_per_second: 9}}}\n"
+        "virtual_hosts: {/: , small: {limits: {sessions: 5, user: {messages_per_second: null}}}}",
+        "defaults: {journal: {retain_bytes: 1GiB, ship: {to: amqp, user: {login: a, passcode: b}, stream: a}}}\n"
+        "virtual_hosts: {/: , other: {journal: {directory: b, ship: {to: /c}}}}",
     ],
 )
 def test_what_works_is_none(text: str, tmp_path: Path) -> None:

@@ -32,6 +32,12 @@ def test_each_cause_has_its_lines_and_the_next_line_tells_what_is_missing() -> N
     assert limiter.unsaid() == 1
 
 
+def test_a_session_remembers_few_causes() -> None:
+    limiter = LogLimits(Logging(), Clock()).of_session()
+    assert [limiter.left_out(number) for number in range(65)] == [0] * 65
+    assert (limiter.left_out(64), limiter.left_out(0)) == (None, 0)
+
+
 def test_the_table_of_a_limiter_is_bounded() -> None:
     clock = Clock()
     limiter = LogRateLimiter(clock, lines=1)

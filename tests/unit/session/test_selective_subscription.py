@@ -1,13 +1,14 @@
 """Selectors in a session: who may have one, and what becomes of messages that it does not select."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from gateway.amqp.properties import Properties, encode_around_table, table_entries
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CodecError
+from gateway.selectors.selector import Selector
 from gateway.session import ops
 from gateway.session.subscription import Subscription
 from tests.support.playbook import Playbook, ack_id
@@ -188,6 +189,42 @@ def test_large_headers_are_not_kept(play: Playbook) -> None:
     subscription.deliver(1, False, TOPIC, large, b"")
     assert sys.getrefcount(large) == before
     assert settled(play) == ["ack 1 multiple"]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The value of ``n`` for each time that a selector is asked."""
+    values: list[bytes] = []
+    matches = Selector.matches
+
+    def noted(selector: Selector, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+        values.append(dict(headers)[b"n"])
+        return matches(selector, headers)
+
+    monkeypatch.setattr(Selector, "matches", noted)
+    return values
+
+
+def test_subscriptions_with_the_same_selector_judge_a_message_once(play: Playbook, asked: list[bytes]) -> None:
+    several = [play.subscribe(f"{each}", "/topic/t", "selector:n > 1") for each in range(3)]
+    other = play.subscribe("other", "/topic/t", "selector:n < 2")
+    for number in "12":
+        block = properties({"n": number})
+        for subscription in (*several, other):
+            subscription.deliver(int(number), False, TOPIC, block, b"")
+    assert asked == [b"1", b"1", b"2", b"2"]
+    assert play.said() == ["MESSAGE other #1 ", *(f"MESSAGE {each} #2 " for each in range(3))]
+    assert settled(play) == ["ack 2 multiple"] * 4
+
+
+def test_messages_that_never_repeat_take_no_room_from_those_that_do(play: Playbook, asked: list[bytes]) -> None:
+    subscription = subscribe(play, "auto", "n > 1000")
+    blocks = [properties({"n": str(number), "receipt": str(number)}) for number in range(200)]
+    blocks += [properties({"n": number}) for number in ("900", "901", "900", "901")]
+    for tag, block in enumerate(blocks, start=1):
+        subscription.deliver(tag, False, TOPIC, block, b"")
+    assert asked[200:] == [b"900", b"901"]
+    assert settled(play) == ["ack 204 multiple"]
 
 
 @pytest.mark.parametrize("tag", [1, 3])

@@ -133,6 +133,24 @@ async def test_each_answer_of_the_broker_has_its_line_and_what_the_gateway_repea
     assert lines[-1]["errors_left_out"] == 2
 
 
+async def test_each_login_that_the_gateway_refuses_has_its_line() -> None:
+    asked = [connect(host="nowhere", login="anna"), connect(host="nowhere", login="bert"), connect(host="elsewhere")]
+    lines = await lines_of(Connections(), *asked, asked[0])
+    assert [(line.get("virtual_host"), line.get("login")) for line in lines[:-1]] == [
+        ("nowhere", "anna"), ("nowhere", "bert"), ("elsewhere", None),
+    ]  # fmt: skip
+    assert (lines[-1]["event"], lines[-1]["errors_left_out"]) == ("session ended", 1)
+
+
+async def test_a_line_feed_in_a_name_does_not_end_the_reason() -> None:
+    host, login = "a\nevil level=error", "anna\nbert"
+    (line,) = await lines_of(Connections(), connect(host=host, login="anna"))
+    assert line["reason"] == f"Virtual host '{host}' access denied"
+    settings = ORDERS.model_copy(update={"default_user": None})
+    (line,) = await lines_of(Connections(virtual_host=settings), connect(login=login))
+    assert line["reason"] == f"Access refused for user '{login}'"
+
+
 async def test_a_fault_of_another_kind_is_told_after_a_refusal_too() -> None:
     lines = await lines_of(Connections(), connect(host="nowhere"), b"SEND\n\n\0")
     assert [line["event"] for line in lines] == ["login refused", "error sent"]

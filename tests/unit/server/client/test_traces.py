@@ -11,7 +11,7 @@ import structlog
 
 from gateway.config.loader import parse
 from gateway.errors import CloseReason
-from gateway.server.client import frame_watch
+from gateway.server.client import frame_watch, redaction
 from gateway.server.client.frame_watch import WatchedTransport
 from gateway.server.client.redaction import shown_headers
 from gateway.server.client.trace import TracePart, TraceTarget, TraceTargetError
@@ -64,6 +64,8 @@ def traces(clock: Clock) -> Traces:
         ("CONNECT", "passcode"), ("CONNECT", "Passcode "), ("STOMP", "key"), ("connect", "x"), ("TOKEN", "token"),
         ("TOKEN", "anything"), ("SEND", "password"), ("SEND", "x-api-key"), ("SEND", "Authorization"),
         ("SUBSCRIBE", "access_token"), ("MESSAGE", "client-secret"), ("MESSAGE", "Set-Cookie"), ("INVENTED", "x"),
+        ("SEND", "auth"), ("SEND", "x-auth"), ("SEND", "pin"), ("SEND", "sms.otp"), ("SEND", "sig"), ("SEND", "key"),
+        ("SEND", "Key_2"), ("SEND", "x-key-id"),
     ],
 )  # fmt: skip
 def test_a_secret_is_not_shown(command: str, header: str) -> None:
@@ -74,11 +76,50 @@ def test_a_secret_is_not_shown(command: str, header: str) -> None:
     "value",
     [
         "eyJhbGciOiJSUzI1NiJ9.e30.c2ln", "Bearer abc", "basic Z3Vlc3Q6Z3Vlc3Q=", "amqp://guest:secret@rabbit-a:5672",
-        "see eyJhbGciOiJSUzI1NiJ9.e30.c2ln",
+        "see eyJhbGciOiJSUzI1NiJ9.e30.c2ln", " basic geheim", "x: Bearer geheim", "token=geheim", "a=1&sig=abc",
+        "https://h/?password=geheim", "auth_code=geheim", "key=geheim", '{"passcode": "geheim"}',
+        "amqp://bob:ge/heim@h", "amqp://b/ob:ge@heim@h", "amqp://bob:" + "x" * 300 + "@h",
     ],
 )  # fmt: skip
 def test_a_value_that_looks_like_a_secret_is_not_shown(value: str) -> None:
     assert shown_headers(b"MESSAGE", {b"note": value.encode()}) == {"note": "***"}
+
+
+def test_a_name_that_looks_like_a_secret_is_not_shown() -> None:
+    names = (b"eyJhbGciOiJSUzI1NiJ9.e30.c2ln", b"destination", b"password=geheim")
+    assert shown_headers(b"SEND", dict.fromkeys(names, b"/queue/a")) == {
+        "*** 1": "/queue/a", "destination": "/queue/a", "*** 3": "***",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "is_shown_as"), [("geheim", "*** (6 bytes)"), ("connect", "connect"), ("TOKEN", "TOKEN")]
+)
+def test_only_a_command_of_stomp_is_shown(traces: Traces, command: str, is_shown_as: str) -> None:
+    client = TracedClient()
+    traces.begin("a", EVERYBODY, 60, [client])
+    client.receive(encoded(command))
+    assert said(traces.take("a")) == [is_shown_as]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "routing-key", "x-dead-letter-routing-key", "correlation-id", "x-message-ttl", "amqp-message-id", "app-id",
+        "x-match", "expiration", "persistent", "prefetch-count", "author", "design", "keyboard", "spin", "x-assigned",
+        "subscription", "reply-to", "content-encoding", "x-queue-type", "x-stream-offset", "user-id",
+    ],
+)  # fmt: skip
+def test_an_ordinary_header_is_shown(header: str) -> None:
+    for value in ("/exchange/logs/routing-key=a.b", "http://a.example:80/b", "bob@example.org 10:30", "author 7"):
+        assert shown_headers(b"SEND", {header.encode(): value.encode()}) == {header: value}
+
+
+def test_no_more_is_searched_for_secrets_than_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[str] = []
+    monkeypatch.setattr(redaction, "_is_secret", searched.append)
+    shown_headers(b"SEND", {b"x" * 2000 + b"%d" % number: b"y" * 100_000 for number in range(100)})
+    assert sum(map(len, searched)) <= 4096
 
 
 def test_what_is_no_secret_is_shown_and_bounded() -> None:
@@ -127,6 +168,82 @@ def test_who_is_not_known_yet_is_shown_once_it_has_the_login_and_otherwise_never
     for client in (wanted, other, default):
         traces.left(client, CloseReason.CLIENT_GONE)
     assert said(traces.take("a")) == ["closed", "closed"]
+
+
+@pytest.mark.parametrize("told_by", ["an answer", "a frame"])
+def test_a_client_that_says_much_at_once_is_shown_once_it_has_logged_in(traces: Traces, told_by: str) -> None:
+    traces.begin("a", TraceTarget(login="billing"), 60, [])
+    client, stranger = TracedClient(), TracedClient()
+    for each in (client, stranger):
+        traces.arrived(each)
+        with each.held():
+            each.receive(encoded("CONNECT") + SEND * 30)
+    assert said(traces.take("a")) == []
+    client.facts.login = b"billing"
+    if told_by == "an answer":
+        client.send(1)
+    client.receive(SEND)
+    part = traces.take("a")
+    answers = ["RECEIPT"] * (told_by == "an answer")
+    assert said(part) == ["connected", "CONNECT", *["SEND"] * 14, *answers, "SEND"]
+    for each in (client, stranger):
+        traces.left(each, CloseReason.CLIENT_GONE)
+    rest = traces.take("a")
+    assert (said(rest), part.left_out + rest.left_out) == (["closed"], 16)
+
+
+def test_so_is_one_that_says_nothing_more(traces: Traces) -> None:
+    traces.begin("a", TraceTarget(login="billing"), 60, [])
+    client = TracedClient()
+    traces.arrived(client)
+    client.receive(encoded("CONNECT"))
+    client.facts.login = b"billing"
+    traces.sweep()
+    assert said(traces.take("a")) == ["connected", "CONNECT"]
+
+
+def test_what_is_missing_of_a_client_that_another_trace_shows_meanwhile_is_counted(traces: Traces) -> None:
+    traces.begin("a", TraceTarget(login="billing"), 60, [])
+    traces.begin("b", EVERYBODY, 60, [])
+    client = TracedClient()
+    traces.arrived(client)
+    client.receive(SEND * 40)
+    client.facts.login = b"billing"
+    client.send(1)
+    part = traces.take("a")
+    assert (part.frames, part.left_out) == (16, 25)
+    part = traces.take("b")
+    assert (part.frames, part.left_out) == (41, 0)
+
+
+def test_silent_clients_make_room_for_others_and_are_seen_again_once_they_have_logged_in(traces: Traces) -> None:
+    silent = [TracedClient(name=f"session-{number}") for number in range(100)]
+    traces.begin("a", TraceTarget(login="billing"), 60, silent[:50])
+    for client in silent[50:]:
+        traces.arrived(client)
+    silent[0].receive(encoded("CONNECT", login="audit"))
+    wanted = TracedClient()
+    traces.arrived(wanted)
+    wanted.receive(encoded("CONNECT", login="billing"))
+    part = traces.take("a")
+    assert (said(part), part.clients, part.clients_left_out) == (["connected", "CONNECT"], 1, 1)
+    for client in silent[:2]:
+        client.facts.login = b"billing"
+        client.send(1)
+        traces.logged_in(client)
+        client.receive(SEND)
+    # The first one had said something, and so was not the one to make room.
+    assert said(traces.take("a")) == ["CONNECT", "RECEIPT", "SEND", "SEND"]
+
+
+def test_who_asks_for_the_login_when_a_hundred_have_it_already_is_too_many(traces: Traces) -> None:
+    others = [TracedClient(login=b"billing") for _ in range(100)]
+    assert traces.begin("a", TraceTarget(login="billing"), 60, others) == 100
+    late = TracedClient()
+    traces.arrived(late)
+    late.receive(encoded("CONNECT", login="billing"))
+    part = traces.take("a")
+    assert (said(part), part.clients, part.clients_left_out) == ([], 100, 1)
 
 
 def test_a_line_tells_of_headers_and_the_size_of_the_body(traces: Traces) -> None:

@@ -12,6 +12,7 @@ import pytest
 from deploy.local.ports import free_ports
 from gateway.config.loader import parse
 from gateway.errors import JournalError
+from gateway.selectors import selector_parser
 from gateway.server.client.connection import ClientConnection
 from tests.support.deadline import within
 from tests.support.gateway import gateway_here
@@ -108,3 +109,21 @@ async def test_a_journal_that_cannot_be_opened_leaves_nothing_of_the_others(tmp_
             await gateway.apply(after)
         assert os.listdir(tmp_path) == ["file"]
         assert not gateway.journal.is_on
+
+
+@pytest.mark.parametrize("virtual_hosts", ["{/: {selectors: true}}", "{'*': {selectors: true}}"])
+async def test_what_reads_selectors_is_loaded_with_a_configuration_that_has_them(virtual_hosts: str) -> None:
+    """And only then. It takes a tenth of a second, which would be everybody's amid the first SUBSCRIBE."""
+    parsers = selector_parser.grammar
+    parsers.cache_clear()
+    without = parse(_FILE.format(listeners="", journal=_OFF), environment={})
+    with_selectors = parse(
+        _FILE.format(listeners="", journal=_OFF) + f"virtual_hosts: {virtual_hosts}\n", environment={}
+    )
+    async with within(), gateway_here(without) as gateway:
+        assert parsers.cache_info().currsize == 0
+        await gateway.apply(with_selectors)
+        assert parsers.cache_info().currsize == 2
+    parsers.cache_clear()
+    async with within(), gateway_here(with_selectors):
+        assert parsers.cache_info().currsize == 2
