@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import os
 import signal
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
+import structlog
 from pydantic import SecretStr
 from pydantic_core import PydanticCustomError
 
@@ -24,15 +27,17 @@ if TYPE_CHECKING:
     from gateway.journal.shipper import Shipper
     from gateway.journal.stream_broker import StreamBroker
 
+log = structlog.get_logger("gateway.journal")
+
 # Seconds for the segment under way when the command is ended.
 _END_WITHIN: Final = 5.0
 
 _SHIP_DESCRIPTION = """\
 Put every finished segment of a journal to one place, from where the pipeline reads it: a directory, or an object store.
 A gateway does so itself with journal.ship; this command is for journals of gateways that do not, and for what is left
-of one that is gone: a segment that a killed gateway left open is first finished at its last whole line. A segment that
-was shipped is marked, and is not shipped again. Object stores need pip install 'stomp-gateway[ship]', and take their
-credentials from the environment.
+of one that is gone: a segment that a killed gateway left open is first finished at its last whole line, with --follow
+also every ten minutes. A segment that was shipped is marked, and is not shipped again. Object stores need
+pip install 'stomp-gateway[ship]', and take their credentials from the environment.
 """
 
 _SHIP_EPILOG = """\
@@ -45,7 +50,7 @@ examples:
 
 exit codes:
   0    everything is shipped; with --follow: ended by SIGTERM
-  1    something was not shipped, and the message says why
+  1    something was not shipped, or an open segment may not be finished, and the messages say why
   2    the command line is wrong
   130  interrupted (Ctrl-C)
 """
@@ -123,7 +128,6 @@ def _store(place: str) -> Store:
 
 def _ship(options: argparse.Namespace) -> ExitCode:
     from gateway.config.model import Logging  # noqa: PLC0415
-    from gateway.journal.files import recover  # noqa: PLC0415
     from gateway.journal.shipper import Shipper  # noqa: PLC0415
     from gateway.server.process.logs import configure_logs  # noqa: PLC0415
 
@@ -131,26 +135,45 @@ def _ship(options: argparse.Namespace) -> ExitCode:
     if not options.directory.is_dir():
         raise GatewayError(f"cannot read the journal {options.directory}: there is no such directory.")
     configure_logs(Logging())
-    _ = recover(options.directory, None)
     shipper = Shipper(options.directory, store)
     if options.follow:
-        return _follow(shipper)
+        return _follow(shipper, options.directory)
+    left_open = _finish_open(options.directory)
     try:
         shipper.ship_now(again=options.again)
     except OSError as error:
         raise GatewayError(f"{error.filename or options.directory}: {error.strerror or error}") from error
     finally:
         print(f"{shipper.stats.segments} segments shipped, {shipper.stats.bytes} bytes")
+    refused = sum(error.errno != errno.ENOLCK for error in left_open.values())
+    if refused:
+        raise GatewayError(f"open segments that cannot be finished: {refused}; the log lines above say why")
     return ExitCode.OK
 
 
-def _follow(shipper: Shipper) -> ExitCode:
+def _follow(shipper: Shipper, directory: Path) -> ExitCode:
+    from gateway.journal.files import CLEAN_INTERVAL  # noqa: PLC0415
+
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    left_open = _finish_open(directory)
     shipper.start()
-    stop.wait()
+    while not stop.wait(CLEAN_INTERVAL):
+        left_open = _finish_open(directory, left_open)
     shipper.close(_END_WITHIN)
     return ExitCode.OK
+
+
+def _finish_open(directory: Path, known: Mapping[Path, OSError] = MappingProxyType({})) -> dict[Path, OSError]:
+    """Finish what killed gateways left open; returns what cannot be finished, and logs what is not known as such."""
+    from gateway.journal.files import recover  # noqa: PLC0415
+
+    left_open = recover(directory, None)
+    for path, error in left_open.items():
+        if path not in known:
+            reason = error.strerror or str(error)
+            log.warning("journal segment left open", segment=path.name, reason=reason)
+    return left_open
 
 
 def _collect(options: argparse.Namespace) -> ExitCode:

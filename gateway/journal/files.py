@@ -14,6 +14,7 @@ second. Meanwhile the event loop sees ``pending`` grow, and drops and counts new
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import tempfile
@@ -24,7 +25,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import BinaryIO, Final
 
 import structlog
 
@@ -36,9 +37,10 @@ log = structlog.get_logger("gateway.journal")
 _FILE_MODE: Final = 0o640
 _DIRECTORY_MODE: Final = 0o750
 
-# Seconds between two attempts to write to a full disk, and between two searches for old segments.
+# Seconds between two attempts to write to a full disk.
 _RETRY: Final = 1.0
-_CLEAN: Final = 600.0
+CLEAN_INTERVAL: Final = 600.0
+"""Seconds between two searches for segments that are old, or that dead processes left open."""
 
 # Seconds after which an open segment of another node counts as left behind.
 _ABANDONED: Final = 3600.0
@@ -168,7 +170,7 @@ class Files:
         while True:
             self._clean()
             try:
-                order = self._orders.get(timeout=_CLEAN)
+                order = self._orders.get(timeout=CLEAN_INTERVAL)
             except Empty:
                 continue
             if order is None:
@@ -211,46 +213,52 @@ class Files:
     def _clean(self) -> None:
         """Recover what other processes left open and delete this node's old segments, every ten minutes."""
         now = time.monotonic()
-        if self._cleaned and now - self._cleaned < _CLEAN:
+        if self._cleaned and now - self._cleaned < CLEAN_INTERVAL:
             return
         self._cleaned = now
         with contextlib.suppress(OSError):
-            recover(self.directory, self.retention.node)
+            _ = recover(self.directory, self.retention.node)
         with contextlib.suppress(OSError):
             self.retention.apply()
 
 
-def recover(directory: Path, node: str | None) -> list[Path]:
+def recover(directory: Path, node: str | None) -> dict[Path, OSError]:
     """Finish the segments that dead processes left open: cut them to their last whole line and rename them.
 
     Those of this gateway's node are recovered at once, those of other nodes only when they are old. If a person asks,
-    ``node`` is None: then all that nobody has locked are recovered at once, whoever wrote them. Returns the finished
-    segments.
+    ``node`` is None: then all that nobody has locked are recovered at once, whoever wrote them.
+
+    Returns those that cannot be finished now, and why: ENOLCK says that this file system has no locks.
     """
-    recovered = []
+    failed: dict[Path, OSError] = {}
     for path in sorted(directory.glob("d=*/.*.open")):
         name = SegmentName.read(path.name)
         if name is None:
             continue
-        with contextlib.suppress(OSError):
+        try:
             is_old = time.time() - path.stat().st_mtime >= _ABANDONED
-            if node not in (None, name.node) and not is_old:
-                continue
-            finished = _recover_one(path, name, needs_lock=node is None and not is_old)
-            if finished is not None:
-                recovered.append(finished)
-    return recovered
+            if node in (None, name.node) or is_old:
+                _recover_one(path, name, needs_lock=node is None and not is_old)
+        except FileNotFoundError:
+            pass  # its gateway, or another process, has finished it meanwhile
+        except OSError as error:
+            failed[path] = error
+    return failed
 
 
-def _recover_one(path: Path, name: SegmentName, *, needs_lock: bool) -> Path | None:
-    with path.open("r+b") as file:
+def _recover_one(path: Path, name: SegmentName, *, needs_lock: bool) -> None:
+    with _opened_to_finish(path) as file:
         is_locked = _lock(file.fileno())
-        if is_locked is False or (is_locked is None and needs_lock) or not _is_at(file.fileno(), path):
-            return None
+        if is_locked is False or not _is_at(file.fileno(), path):
+            return
+        if is_locked is None and needs_lock:
+            raise OSError(errno.ENOLCK, "the file system has no locks, so it is finished an hour after its last line")
+        if not file.writable():
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         size = end_of_lines(file)
         if not size:
             path.unlink()
-            return None
+            return
         lost = os.fstat(file.fileno()).st_size - size
         os.ftruncate(file.fileno(), size)
         os.fsync(file.fileno())
@@ -258,7 +266,14 @@ def _recover_one(path: Path, name: SegmentName, *, needs_lock: bool) -> Path | N
         path.rename(finished)
         sync_directory(path.parent)
     log.warning("journal segment recovered", segment=finished.name, bytes=size, cut=lost)
-    return finished
+
+
+def _opened_to_finish(path: Path) -> BinaryIO:
+    """The file to write; if that is not permitted, to read, which suffices to see that somebody else writes it."""
+    try:
+        return path.open("r+b")
+    except PermissionError:
+        return path.open("rb")
 
 
 def lock(file: int) -> bool:

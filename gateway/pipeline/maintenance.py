@@ -18,7 +18,7 @@ from gateway.journal.schema import VERSION
 from gateway.pipeline.lake import Lake, last_batch, location
 from gateway.pipeline.lake_sql import Snapshot
 from gateway.pipeline.line_numbers import SUMS
-from gateway.pipeline.stored_segments import stored_segments
+from gateway.pipeline.stored_segments import remove_empty_days, stored_segments
 from gateway.pipeline.table_schemas import BATCH_TABLES, COLUMNS, COMPUTED_TABLES
 
 KEEP_HOURS: Final = 168
@@ -136,7 +136,7 @@ def _collect_segments(lake: Lake, journal: str, retain_days: float, output: _Out
                         "--journal`",
                         file=output.warnings,
                     )
-    _remove_empty_days(journal)
+    remove_empty_days(journal)
     kept = ", ".join(
         f"{number:,} {why}"
         for number, why in ((kept_new, "not ingested yet"), (kept_young, f"younger than {retain_days:g} days"))
@@ -144,16 +144,6 @@ def _collect_segments(lake: Lake, journal: str, retain_days: float, output: _Out
     )
     kept = f"; kept {kept}" if kept else ""
     print(f"journal: deleted {deleted:,} segments, {size:,} bytes{kept}", file=output.progress)
-
-
-def _remove_empty_days(journal: str) -> None:
-    # A gateway creates the directory of a day before the first file in it: leave those of yesterday and today alone.
-    # An object store has none.
-    last = f"d={datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}"
-    for day in Path(journal).glob("d=*"):
-        with suppress(OSError):  # it is not empty, or somebody has deleted it
-            if day.name < last:
-                day.rmdir()
 
 
 def _collect_events(lake: Lake, first_kept: str, output: _Output) -> None:

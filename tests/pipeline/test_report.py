@@ -297,6 +297,14 @@ class TestNumbers:
         assert names == [*(f"/queue/{number:02}" for number in range(15)), "5 others together"]
         assert len(tables_of(text)["Destinations"]) == 21
 
+    def test_one_destination_more_than_bars_has_its_name(self, rows: Rows, page: Page) -> None:
+        rows.event(START, "send")
+        for number in range(16):
+            rows.add("dest_hour", START, hour=START, destination=f"/queue/{number:02}", sent=100 - number, delivered=1)
+        drawn = wide_plot(page(rows.write()), "destinations")
+        names = [mark.text for mark in drawn.iter(f"{SVG}text") if mark.get("text-anchor") == "end"]
+        assert names == [f"/queue/{number:02}" for number in range(16)]
+
 
 def _moved(mark: ET.Element) -> tuple[float, ...]:
     found = re.search(r"translate\(([-\d.]+),([-\d.]+)\)", str(mark.get("transform")))
@@ -660,14 +668,36 @@ class TestForPrograms:
         assert 'stomp_lake_findings{rule="peak"} 1' in alert.splitlines()
 
     @pytest.mark.parametrize("form", ["json", "prometheus"])
-    def test_an_empty_lake_has_no_findings(self, tmp_path: Path, form: str) -> None:
+    def test_an_empty_lake_is_late_and_nothing_else(self, tmp_path: Path, form: str) -> None:
         text = written(Lake(tmp_path / "none"), tmp_path, START, form=form)
         if form == "json":
-            assert not any(json.loads(text)["counts"].values())
-            assert json.loads(text)["newest_line"] is None
+            found = json.loads(text)
+            assert {rule: n for rule, n in found["counts"].items() if n} == {"lake-lag": 1}
+            assert found["findings"][0]["lag_seconds"] is None
+            assert found["findings"][0]["text"].startswith("The lake has no lines: ingest does not run")
+            assert found["newest_line"] is None
         else:
-            assert not re.search(r"stomp_lake_findings.* [^0]$", text, re.MULTILINE)
+            assert re.findall(r"stomp_lake_findings.* [^0]$", text, re.MULTILINE) == [
+                'stomp_lake_findings{rule="lake-lag"} 1'
+            ]
             assert "\nstomp_lake_newest_line" not in text
+
+    @pytest.mark.parametrize("end", [None, START + timedelta(hours=1)])
+    @pytest.mark.parametrize("form", FORMATS)
+    def test_without_traffic_all_formats_find_the_same(
+        self, rows: Rows, tmp_path: Path, form: str, end: datetime | None
+    ) -> None:
+        for number in range(7):
+            rows.durable(f"old{number}<&", "abandoned", 12)
+        sql, now = rows.write().snapshot().sql, START + timedelta(days=1)
+        found = write_report(sql, ReportOptions(tmp_path / "out", form=form, start=START, end=end), now)
+        assert found == [*(["lake-lag"] if end is None else []), "abandoned-subscription"]
+        if form == "html":
+            text = (tmp_path / "out").read_text("utf-8")
+            Outline(text)
+            assert "old0&lt;&amp;" in text
+            assert "and 2 more abandoned durable subscriptions.<" in text
+            assert ("The lake has no lines" in text) == (end is None)
 
     def test_it_returns_the_rules_that_need_attention(self, rows: Rows, tmp_path: Path) -> None:
         rows.event(START, "send", 5)

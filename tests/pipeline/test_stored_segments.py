@@ -30,8 +30,11 @@ def test_check_and_gc_of_a_journal_in_an_object_store(tmp_path: Path, monkeypatc
         for name, value in store.environment.items():
             monkeypatch.setenv(name, value)
         place = from_url(store.url)
-        for path in (*ingested, late):
+        replaced, kept = ingested[0], late
+        for path in (replaced, kept):
             obstore.put(place, f"{path.parent.name}/{path.name}", path.read_bytes())
+        for path in ingested[1:]:
+            obstore.put(place, f"d=2020-01-01/{path.name}", path.read_bytes())
         obstore.put(place, f"{late.parent.name}/notes.txt", late.read_bytes())
         out = io.StringIO()
         assert check(maker.lake, [store.url], out), out.getvalue()
@@ -44,6 +47,9 @@ def test_check_and_gc_of_a_journal_in_an_object_store(tmp_path: Path, monkeypatc
         collect(maker.lake, [store.url.replace("s3://", "s3a://")], 0, None, said)
         assert f"/{ingested[0].name}: it has other lines" in said.getvalue()
         assert [str(each.name) for each in stored_segments(store.url)] == sorted([ingested[0].name, late.name])
+        # Nothing is left of a day without segments, neither here nor of the last one of all.
+        assert not [key for key in store.keys() if "2020" in key], store.keys()
+        assert {f"fleet/{late.parent.name}/notes.txt", f"fleet/{late.parent.name}/{late.name}"} < set(store.keys())
 
         with pytest.raises(PipelineError, match="the journal s3://journals/other cannot be read: No such file"):
             list(stored_segments(f"s3://{BUCKET}/other"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,11 @@ class ObjectStore:
     def url(self) -> str:
         """Of a folder in its bucket."""
         return f"s3://{BUCKET}/fleet"
+
+    def keys(self) -> list[str]:
+        """Of all that is in its bucket, also of what stands for a directory, which clients do not show."""
+        with urlopen(f"{self.endpoint}/{BUCKET}?list-type=2") as answer:  # noqa: S310 - of this machine
+            return re.findall("<Key>(.*?)</Key>", answer.read().decode())
 
     @property
     def environment(self) -> dict[str, str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -52,11 +53,9 @@ def write_report(sql: Sql, options: ReportOptions, now: datetime | None = None) 
     start = micros_of(options.start) if options.start else None
     end = micros_of(options.end) if options.end else None
     known = known_span(sql)
-    span = _requested(known, start, end)
-    if span is None and options.form == "html":
-        _write(options.output, empty_page(known, generated))
-        return []
-    if span is None:  # a program gets an answer about the time that it asked for
+    span, form = _requested(known, start, end), _FORMATTED[options.form]
+    if span is None:  # the answer is about the time that was asked for
+        form = partial(empty_page, known) if options.form == "html" else form
         start = generated if start is None else start
         span = Span(start, max(start + TEN_SECONDS, end or 0))
     queries = LakeQueries(
@@ -65,7 +64,7 @@ def write_report(sql: Sql, options: ReportOptions, now: datetime | None = None) 
         lag=None if end is not None and end < generated else round(options.lag * SECOND),
     )  # fmt: skip
     found = find(queries)
-    _write(options.output, _FORMATTED[options.form](queries, found))
+    _write(options.output, form(queries, found))
     return [rule for rule, each in found.items() if each.attention and each.rows]
 
 

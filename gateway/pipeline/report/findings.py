@@ -39,8 +39,9 @@ class ReportRule:
 
 RULES: Final[Mapping[str, ReportRule]] = {
     "lake-lag": ReportRule(
-        "The newest line in the lake is {{ (lag_seconds * 1000000) | duration }} old: ingest does not run, journals do "
-        "not arrive, or no gateway runs."
+        "{{ 'The lake has no lines' if lag_seconds is none else 'The newest line in the lake is ' ~ "
+        "(lag_seconds * 1000000) | duration ~ ' old' }}: ingest does not run, journals do not arrive, or no "
+        "gateway runs."
     ),
     "journal-not-closed": ReportRule(
         "{{ node | name }} never closed its journal: the boot of {{ first | spoken }} wrote its last line at "

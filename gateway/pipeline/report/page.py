@@ -21,25 +21,29 @@ _STYLE: Final = Path(__file__).with_name("style.css")
 def full_page(queries: LakeQueries, found: Mapping[str, Found]) -> str:
     """The report on a span."""
     queries.count()
-    span, unit = queries.span, unit_of(queries)
+    span = queries.span
+    return _rendered(
+        queries, found, title=f"STOMP traffic {moment(span.start)} to {moment(span.end)} UTC", span=span,
+        as_of=span.end if queries.newest is None else queries.newest, ask=queries.rows,
+        measured={row["event"]: row for row in queries.rows("latencies")}, width=queries.width,
+        wide=queries.wide, shown=shown, charts=charts, latencies=LATENCIES, known_features=FEATURES,
+    )  # fmt: skip
+
+
+def empty_page(known: Span | None, queries: LakeQueries, found: Mapping[str, Found]) -> str:
+    """The page for a span without traffic: says so, what to do, and what needs attention nevertheless."""
+    return _rendered(queries, found, title="STOMP traffic: nothing to report", span=None, known=known)
+
+
+def _rendered(queries: LakeQueries, found: Mapping[str, Found], **context: object) -> str:
+    unit = unit_of(queries)
 
     def sentence(each: Found, row: Row) -> Markup:
         escaped = TEMPLATES.from_string(f"{{% autoescape true %}}{each.rule.sentence}{{% endautoescape %}}")
         return Markup(escaped.render(row, unit=unit))  # noqa: S704 - it is escaped
 
-    return _rendered(
-        title=f"STOMP traffic {moment(span.start)} to {moment(span.end)} UTC", span=span, generated=queries.now,
-        as_of=span.end if queries.newest is None else queries.newest, found=list(found.values()), sentence=sentence,
-        ask=queries.rows, measured={row["event"]: row for row in queries.rows("latencies")}, width=queries.width,
-        wide=queries.wide, shown=shown, charts=charts, latencies=LATENCIES, known_features=FEATURES,
+    page = TEMPLATES.get_template("page.html.jinja").render(
+        style=Markup(_STYLE.read_text(encoding="utf-8")),  # noqa: S704 - our own file
+        generated=queries.now, found=list(found.values()), sentence=sentence, **context,
     )  # fmt: skip
-
-
-def empty_page(known: Span | None, generated: int) -> str:
-    """The page for a span without data: says so, and what to do."""
-    return _rendered(title="STOMP traffic: nothing to report", span=None, known=known, generated=generated)
-
-
-def _rendered(**context: object) -> str:
-    style = Markup(_STYLE.read_text(encoding="utf-8"))  # noqa: S704 - our own file
-    return TEMPLATES.get_template("page.html.jinja").render(style=style, **context) + "\n"
+    return page + "\n"

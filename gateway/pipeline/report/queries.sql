@@ -152,7 +152,7 @@ WHERE place = 1 ORDER BY p99_us DESC, destination, event LIMIT 20{% endmacro %}
 {% macro busiest() %}
 WITH placed AS (SELECT *, row_number() OVER (ORDER BY sent + delivered DESC, vhost, destination) AS place
                 FROM destinations)
-SELECT CASE WHEN min(place) < 16 THEN min(destination) ELSE count(*) || ' others together' END AS destination,
+SELECT CASE WHEN count(*) = 1 THEN min(destination) ELSE count(*) || ' others together' END AS destination,
        sum(sent) AS sent, sum(delivered) AS delivered
 FROM placed GROUP BY least(place, 16) ORDER BY min(place){% endmacro %}
 
@@ -218,8 +218,10 @@ ORDER BY c.n DESC, c.code{% endmacro %}
 {# What stands out: a question for each of `findings.RULES`. `attention` tells whether a row needs it, if that depends. #}
 
 {% macro lake_lag() %}
-{% set age = 0 if newest is none else now - newest %}
-SELECT {{ age // 1_000_000 }} AS lag_seconds WHERE {{ "false" if lag is none else age > lag }}{% endmacro %}
+{# A lake without lines is late, too: else nobody would hear that none ever came. #}
+{% set age = none if newest is none else now - newest %}
+SELECT {{ "cast(NULL AS bigint)" if age is none else age // 1_000_000 }} AS lag_seconds
+WHERE {{ lag is not none and (age is none or age > lag) }}{% endmacro %}
 
 {% macro runs_that(where) %}
 SELECT node, impl, boot, first, last, dropped, count(*) OVER () AS in_all

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import signal
 import stat
 import threading
 import time
@@ -114,6 +117,85 @@ def test_the_command_ships_what_a_killed_gateway_left_open(journal: Path, tmp_pa
     assert len(contents(there)) == 3
     assert contents(there)[f"{left.parent.name}/{SegmentName.read(left.name)}"] == b"{}\n"
     assert alive.exists()
+
+
+def test_the_command_says_which_open_segments_may_not_be_finished(
+    journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left, alive = (
+        finished(journal, number).with_name(SegmentName("gateway", "b", boot * 16, 1, 1).while_open)
+        for number, boot in enumerate("01")
+    )
+    for path in (left, alive):
+        path.write_bytes(b"{}\n")
+    opened = Path.open
+
+    def refuse(path: Path, mode: str = "r") -> Any:  # noqa: ANN401 - as `open`
+        if path in (left, alive) and "+" in mode:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, mode)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    there = tmp_path / "there"
+    with opened(alive, "rb") as file:
+        assert lock(file.fileno())
+        assert cli.main(["journal", "ship", str(journal), "--to", str(there)]) == ExitCode.FAILURE
+    said = capsys.readouterr()
+    assert f"segment={left.name}" in said.err.replace("'", "")
+    assert "Permission denied" in said.err
+    assert alive.name not in said.err
+    assert len(contents(there)) == 2
+
+
+def test_the_command_says_which_open_segments_wait_because_there_are_no_locks(
+    journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = finished(journal, 1).with_name(SegmentName("gateway", "b", "0" * 16, 1, 1).while_open)
+    left.write_bytes(b"{}\n")
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    assert cli.main(["journal", "ship", str(journal), "--to", str(tmp_path / "there")]) == ExitCode.OK
+    said = capsys.readouterr().err
+    assert left.name in said
+    assert "has no locks" in said
+    assert left.exists()
+
+
+def test_who_follows_ships_what_a_gateway_that_is_killed_meanwhile_leaves_open(
+    journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipper_module, "_LOOK", 0.01)
+    monkeypatch.setattr("gateway.journal.files.CLEAN_INTERVAL", 0.01)
+    alive = finished(journal, 1).with_name(SegmentName("gateway", "b", "0" * 16, 1, 1).while_open)
+    alive.write_bytes(b"{}\n")
+    there = tmp_path / "there"
+    arrived: list[str] = []
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def kill_the_gateway() -> None:
+        try:
+            wait_for(lambda: len(contents(there)) == 1)
+            os.close(file)
+            wait_for(lambda: len(contents(there)) == 2)
+            arrived.extend(contents(there))
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    file = os.open(alive, os.O_RDONLY)
+    assert lock(file)
+    thread = threading.Thread(target=kill_the_gateway)
+    # Until the command has a handler of its own, for a thread that gives up early.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    thread.start()
+    try:
+        assert cli.main(["journal", "ship", str(journal), "--to", str(there), "--follow"]) == ExitCode.OK
+    finally:
+        thread.join()
+        signal.signal(signal.SIGTERM, handler)
+    assert f"{alive.parent.name}/{SegmentName.read(alive.name)}" in arrived
 
 
 def test_the_place_shows_whole_segments_only_and_to_owner_and_group_alone(journal: Path, tmp_path: Path) -> None:

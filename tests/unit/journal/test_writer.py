@@ -232,53 +232,63 @@ def _left_behind(directory: Path, data: bytes, node: str = "node-1") -> Path:
     return path
 
 
+def _recovers(directory: Path, node: str | None) -> bool:
+    """Whether the one segment that is open is finished now; one that is not is no failure."""
+    (path,) = directory.glob("d=*/.*.open")
+    assert recover(directory, node) == {}
+    return not path.exists()
+
+
 def test_what_a_dead_process_left_is_cut_at_its_last_whole_line(tmp_path: Path) -> None:
     """At whatever byte of the last line it died."""
     whole, last = b'{"e":"open","t":1,"q":0}\n', b'{"e":"err","t":2,"q":1,"x":"other"}\n'
     for cut in range(len(last) + 1):
         _left_behind(tmp_path, whole + last[:cut])
-        (finished,) = recover(tmp_path, "node-1")
+        assert recover(tmp_path, "node-1") == {}
+        (finished,) = segments(tmp_path)
         assert finished.read_bytes() == (whole + last if cut == len(last) else whole)
         assert not list(tmp_path.glob("d=*/.*"))
         finished.unlink()
 
 
 def test_a_segment_without_a_whole_line_is_removed(tmp_path: Path) -> None:
-    path = _left_behind(tmp_path, b'{"e":"op')
-    assert recover(tmp_path, "node-1") == []
-    assert not path.exists()
+    _left_behind(tmp_path, b'{"e":"op')
+    assert recover(tmp_path, "node-1") == {}
+    assert not list(tmp_path.glob("d=*/*"))
 
 
 def test_a_segment_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
     path = _left_behind(tmp_path, b"{}\n")
     with path.open("rb") as alive:
         fcntl.flock(alive, fcntl.LOCK_EX)
-        assert recover(tmp_path, "node-1") == []
-    assert recover(tmp_path, "node-1") != []
+        assert not _recovers(tmp_path, "node-1")
+    assert _recovers(tmp_path, "node-1")
 
 
 def test_another_nodes_fresh_segment_is_left_alone_and_an_old_one_is_not(tmp_path: Path) -> None:
     path = _left_behind(tmp_path, b"{}\n", node="node-2")
-    assert recover(tmp_path, "node-1") == []
+    assert not _recovers(tmp_path, "node-1")
     os.utime(path, (1, 1))
-    assert len(recover(tmp_path, "node-1")) == 1
+    assert _recovers(tmp_path, "node-1")
 
 
 def test_who_asks_by_hand_recovers_what_nobody_has_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = _left_behind(tmp_path, b"{}\n", node="node-2")
     with path.open("rb") as alive:
         fcntl.flock(alive, fcntl.LOCK_EX)
-        assert recover(tmp_path, None) == []
-    assert len(recover(tmp_path, None)) == 1
+        assert not _recovers(tmp_path, None)
+    assert _recovers(tmp_path, None)
 
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
     path = _left_behind(tmp_path, b"{}\n", node="node-2")
-    assert recover(tmp_path, None) == []
+    ((told, why),) = recover(tmp_path, None).items()
+    assert (told, why.errno) == (path, errno.ENOLCK)
+    assert path.exists()
     os.utime(path, (1, 1))
-    assert len(recover(tmp_path, None)) == 1
+    assert _recovers(tmp_path, None)
 
 
 def test_a_new_writer_recovers_before_it_writes(tmp_path: Path, clock: ManualClock) -> None:
@@ -298,7 +308,7 @@ def test_the_segment_of_a_living_writer_is_left_alone(tmp_path: Path, clock: Man
     writer = writer_in(tmp_path, clock)
     put(writer, BATCH)
     wait_for(lambda: writer.pending == 0)
-    assert recover(tmp_path, "node-1") == []
+    assert not _recovers(tmp_path, "node-1")
     assert writer.close()
     assert len(segments(tmp_path)) == 1
 
@@ -362,7 +372,7 @@ def test_old_segments_are_deleted_while_the_disk_is_full(
 ) -> None:
     """For they may be what fills it."""
     monkeypatch.setattr(files_module, "_RETRY", 0.01)
-    monkeypatch.setattr(files_module, "_CLEAN", 0.0)
+    monkeypatch.setattr(files_module, "CLEAN_INTERVAL", 0.0)
     writer = writer_in(tmp_path, clock)
     old = tmp_path / "d=2026-11-01" / str(SegmentName("gateway", "node-1", "0123456789abcdef", 1, 1))
     write = os.write
