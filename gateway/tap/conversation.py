@@ -89,6 +89,7 @@ class Conversation:
         self._server = _Side(FrameScanner(from_client=False))
         self._recorder: SessionRecorder | None = None
         self._connect: dict[bytes, bytes] = {}
+        self._connect_rules: set[str] = set()
         self._trims = False
         self._session = b""
         self._early: list[tuple[int, ScannedFrame]] = []
@@ -193,6 +194,8 @@ class Conversation:
         headers = trim_values(headers) if self._trims else headers
         # What is kept has no passcode.
         self._connect = {name: headers[name] for name in (b"login", b"host") if name in headers}
+        # One that the server refuses counts, too.
+        self._connect_rules.update(departures.of_connect(self._connect))
 
     def _of_session(self, frame: ScannedFrame) -> None:
         command, headers, size = frame
@@ -361,7 +364,7 @@ class Conversation:
         self._recorder = SessionRecorder(journal, shown(host), self._connect.get(b"login", b""), shown(version))
         heart_beat = shown(headers.get(b"heart-beat", b"0,0"))
         self._recorder.begin(self._connected_at, peer_name(self._host, journal.peers), heart_beat, tls=self._tls)
-        for rule in departures.of_connect(self._connect):
+        for rule in self._connect_rules:
             self._used(rule)
         early, self._early = self._early, []
         now = self._clock.now

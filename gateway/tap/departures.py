@@ -70,7 +70,7 @@ def reads_stream(headers: Mapping[bytes, bytes]) -> bool:
 
 
 def of_connect(headers: Mapping[bytes, bytes]) -> Iterator[str]:
-    """Those of a CONNECT that the server accepts."""
+    """Those of a CONNECT, whatever the server answers."""
     if headers.get(b"host") in _LOCAL_HOSTS:
         yield _LOCAL_HOST
 

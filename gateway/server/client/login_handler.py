@@ -127,6 +127,8 @@ class LoginHandler:
                 log.warning("upstream unreachable", virtual_host=name, reason=down.detail, left_out=left_out)
             return ops.BrokerUnreachable()
         except UpstreamError as refusal:
+            # Its frames are kept by what the AMQP library keeps of it: they would keep this session, too.
+            refusal.__traceback__ = None
             self._log.login_refused(name, credentials.login, refusal.text)
             return ops.LoginFailed(refusal.code, refusal.text)
         return ops.LoggedIn(version)
