@@ -14,7 +14,7 @@ from typing import Final
 
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason, StompError
-from gateway.selectors.selector import Selector
+from gateway.message_selectors.selector import Selector
 from gateway.session import error_frames, ops
 from gateway.session.correlation import CorrelatedSubscription
 from gateway.session.delivery_ledger import AckMode

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from gateway.amqp import properties as amqp
 from gateway.amqp.codec import encode_ack
 from gateway.errors import CodecError
-from gateway.selectors.selector import Selector
+from gateway.message_selectors.selector import Selector
 from gateway.session import translate
 from gateway.session.correlation import CorrelatedSubscription
 from gateway.session.delivery_ledger import OUT_OF_ORDER, AckMode, DeliveryLedger

@@ -12,7 +12,7 @@ from typing import Final
 
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CodecError, SelectorError, StompError
-from gateway.selectors.selector import Selector, read_selector
+from gateway.message_selectors.selector import Selector, read_selector
 from gateway.session import error_frames, ops
 from gateway.session.context import SessionContext
 from gateway.session.delivery_ledger import AckMode

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import SelectorError
-from gateway.selectors.selector import read_selector
+from gateway.message_selectors.selector import read_selector
 
 NUMBERS = ("n1", "n2", "n3")
 TEXTS = ("t1", "t2")

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from gateway.selectors.selector import read_selector
+from gateway.message_selectors.selector import read_selector
 from gateway.session.context import SessionContext
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.selective_subscription import Selection, SelectiveSubscription

@@ -272,7 +272,7 @@ async def test_virtual_hosts_by_name_alias_mapping_and_pass_through(broker: Brok
         assert absent.body == b"Virtual host 'no-such-vhost' access denied"
         assert absent["message"] == "Bad CONNECT"
         # It goes to the broker like any other, although it is a name of this machine.
-        assert (await try_login(address, "guest", "guest", host="127.0.0.1")).command == "ERROR"
+        assert (await try_login(address, "guest", "guest", host="::1")).command == "ERROR"
 
 
 async def test_an_unknown_virtual_host_is_refused_without_asking_the_broker(

@@ -15,7 +15,7 @@ from gateway.config.model import GatewayConfig
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import ListenError
 from gateway.journal.journal import Journal, node_name
-from gateway.selectors.selector import prepare_selectors
+from gateway.message_selectors.selector import prepare_selectors
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.connection import ClientConnection, ServerContext
 from gateway.server.client.session_limits import SessionLimits

@@ -8,7 +8,7 @@ import pytest
 from gateway.amqp.properties import Properties, encode_around_table, table_entries
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CodecError
-from gateway.selectors.selector import Selector
+from gateway.message_selectors.selector import Selector
 from gateway.session import ops
 from gateway.session.subscription import Subscription
 from tests.support.playbook import Playbook, ack_id

@@ -12,7 +12,7 @@ import pytest
 from deploy.local.ports import free_ports
 from gateway.config.loader import parse
 from gateway.errors import JournalError
-from gateway.selectors import selector_parser
+from gateway.message_selectors import selector_parser
 from gateway.server.client.connection import ClientConnection
 from tests.support.deadline import within
 from tests.support.gateway import gateway_here

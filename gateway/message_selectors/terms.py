@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
-from gateway.selectors.like import like
+from gateway.message_selectors.like import like
 
 Value = str | int | float | bool | None
 # Values are bytes until they are asked for.

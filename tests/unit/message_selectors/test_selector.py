@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from gateway.errors import SelectorError
-from gateway.selectors import selector_parser
-from gateway.selectors.selector import LONGEST_SELECTOR, Selector, read_selector
-from gateway.selectors.terms import Evaluate
+from gateway.message_selectors import selector_parser
+from gateway.message_selectors.selector import LONGEST_SELECTOR, Selector, read_selector
+from gateway.message_selectors.terms import Evaluate
 
 MESSAGE = [
     (b"name", b"James"),

@@ -7,7 +7,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from gateway.errors import SelectorError
-from gateway.selectors.terms import Evaluate
+from gateway.message_selectors.terms import Evaluate
 
 LONGEST_SELECTOR: Final = 2048
 """Bytes. It bounds the time that it takes to read a selector, and to ask it."""
@@ -40,7 +40,7 @@ _MOST_REFUSED: Final = 64
 
 def prepare_selectors() -> None:
     """Load the parser, so that no SUBSCRIBE has to wait for it."""
-    from gateway.selectors.selector_parser import prepare  # noqa: PLC0415
+    from gateway.message_selectors.selector_parser import prepare  # noqa: PLC0415
 
     prepare()
 
@@ -82,6 +82,6 @@ def _read(text: bytes) -> Selector | None:
     if not condition:
         return None
     # Here, because few gateways may have selectors, and the library takes a tenth of a second to load.
-    from gateway.selectors.selector_parser import parse  # noqa: PLC0415
+    from gateway.message_selectors.selector_parser import parse  # noqa: PLC0415
 
     return Selector(parse(condition, hyphens=hyphens))

@@ -13,8 +13,8 @@ from typing import Final, cast
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken, v_args
 
 from gateway.errors import SelectorError
-from gateway.selectors import terms
-from gateway.selectors.terms import Evaluate, Kind, Term
+from gateway.message_selectors import terms
+from gateway.message_selectors.terms import Evaluate, Kind, Term
 
 # Closures that may call each other.
 _DEEPEST: Final = 40
