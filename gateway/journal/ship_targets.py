@@ -83,16 +83,16 @@ class DirectoryTarget:
                 os.fsync(file.fileno())
             # Who else puts this name puts the same bytes.
             part.rename(path)
-            self._remove_left(path)
+            self._remove_left(path.parent)
         except OSError:
             with contextlib.suppress(OSError):
                 part.unlink()
             raise
         sync_directory(path.parent)
 
-    def _remove_left(self, path: Path) -> None:
+    def _remove_left(self, directory: Path) -> None:
         """Remove what processes left that were killed on the way; another one may be writing a new one now."""
-        for left in path.parent.glob(f".{path.name}.*.part"):
+        for left in directory.glob(".*.part"):
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - left.stat().st_mtime > _LEFT_AFTER:
                     left.unlink()

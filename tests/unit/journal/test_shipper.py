@@ -213,6 +213,7 @@ def test_half_a_segment_is_never_there(journal: Path, tmp_path: Path, monkeypatc
     path, there = finished(journal, 1), tmp_path / "there"
     (there / path.parent.name).mkdir(parents=True)
     (there / path.parent.name / f".{path.name}.0123.part").write_bytes(b"{")
+    (there / path.parent.name / ".gateway-of-before.89ab.part").write_bytes(b"{")
 
     for error, shown in ((OSError(28, "No space left on device"), ShipError), (KeyboardInterrupt(), KeyboardInterrupt)):
 
