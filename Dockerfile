@@ -10,6 +10,7 @@ ENV PIP_CONSTRAINT=/build/constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO
 RUN python -m venv /opt/stomp-gateway
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY gateway gateway
+COPY config/gateway.yaml config/gateway.yaml
 COPY tests/transcripts tests/transcripts
 
 # Modules are compiled at the build, because the file system is read-only when an image runs.

@@ -12,7 +12,7 @@ WORKERS := 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint style types law docs tests test-newest kills clients fuzz audit mutants bench bench-journal bench-ingest
+.PHONY: help setup run test lint style types law docs tests test-newest test-pythons test-deb dist deb kills clients fuzz audit mutants bench bench-journal bench-ingest
 .PHONY: bench-floor bench-full bench-growth bench-neighbours bench-pages bench-report bench-workers demo-pipeline demo-cluster chaos soak clean
 .SILENT:
 
@@ -24,6 +24,9 @@ help:
 	echo "             WORKERS=2                                       so many processes run them, 3 without"
 	echo "make lint    the same without the tests"
 	echo "make test-newest  run parity, system and fault tests with the newest RabbitMQ of Debian's unstable; needs root"
+	echo "make test-pythons run the tests of the gateway on every Python from 3.11 on that is here; ARGS=--debian adds those of Debian's unstable"
+	echo "make dist    build wheel, sdist, Debian package, SBOM and checksums in dist/; make deb: the Debian package alone"
+	echo "make test-deb  install, use, upgrade and remove the Debian package on a fresh Debian that boots; needs root"
 	echo "make docs    build the documentation as a site in var/site; a dead link is an error"
 	echo "make clients run client libraries in four languages against plugin and gateway, and compare"
 	echo "make fuzz    look for bytes that break what reads them, for SECONDS=300; ARGS='--help' shows its options"
@@ -94,13 +97,34 @@ tests: $(PIPELINE)
 	echo "== tests"
 	$(BIN)/python -m deploy.local.chromium
 	$(BIN)/python -m deploy.local.promtool
-	$(BIN)/python -m pytest -m "not clients and not kills" $(or $(PYTEST),-n $(WORKERS))
+	$(BIN)/python -m deploy.local.kube_programs
+	$(BIN)/python -m deploy.local.load_balancers
+	$(BIN)/python -m pytest -m "not clients and not kills and not deb" $(or $(PYTEST),-n $(WORKERS))
 	echo "To test clients in Ruby, Perl and JavaScript: make clients"
 
 # Debian's unstable goes into var/newest, once. deploy.local.broker reads BROKER, and so do the benchmarks.
 test-newest: $(STAMP)
 	$(BIN)/python -m deploy.local.newest
 	BROKER=newest $(BIN)/python -m pytest -m system tests/system tests/fault $(or $(PYTEST),-n $(WORKERS))
+
+# Environments in var/pythons.
+test-pythons: $(STAMP)
+	$(BIN)/python -m tests.pythons $(ARGS)
+
+RELEASE_TOOLS := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --editable '.[release]'
+
+dist: $(STAMP)
+	$(RELEASE_TOOLS)
+	$(BIN)/python -m deploy.release
+
+deb: $(STAMP)
+	$(RELEASE_TOOLS)
+	$(BIN)/python -m deploy.release deb
+
+# The Debian that boots goes into var/machine, once.
+test-deb: $(STAMP)
+	$(RELEASE_TOOLS)
+	$(BIN)/python -m pytest -m deb tests/deb $(PYTEST)
 
 # The long test; `make test` runs a short one.
 kills: $(PIPELINE)

@@ -66,13 +66,18 @@ class ConfigError(GatewayError):
         super().__init__("\n".join([f"{file}: {count}", *(f"  {mistake}" for mistake in self.mistakes)]))
 
 
+class SocketGroupError(OSError):
+    """The file of a Unix-domain socket cannot be given to its group."""
+
+
 class ListenError(GatewayError):
-    """A listener's address, `host:port` as configured under ``key``, cannot be taken."""
+    """A listener's address, `host:port` or `unix:PATH` as configured under ``key``, cannot be taken."""
 
     def __init__(self, address: str, cause: OSError, key: str = "listeners") -> None:
         self.address = address
         self.cause = cause
-        super().__init__(f"cannot listen on {address}: {_listen_advice(cause, key)}")
+        advice = _socket_advice(cause, key) if address.startswith("unix:") else _listen_advice(cause, key)
+        super().__init__(f"cannot listen on {address}: {advice}")
 
 
 def _listen_advice(cause: OSError, key: str) -> str:
@@ -83,6 +88,26 @@ def _listen_advice(cause: OSError, key: str) -> str:
     if cause.errno == errno.EADDRNOTAVAIL:
         return "this machine has no such address. Use one of its own, or 0.0.0.0 for all of them."
     return f"{cause.strerror or cause}. Check this address under {key} in the configuration."
+
+
+def _socket_advice(cause: OSError, key: str) -> str:
+    """Of a Unix-domain socket, or of what the gateway does with its file."""
+    reason = cause.strerror or str(cause)
+    if cause.errno == errno.EADDRINUSE:
+        return f"another program answers there. Stop it, or give another path under {key} in the configuration."
+    if cause.errno == errno.EEXIST:
+        return f"a file that is no socket is in the way. Give another path under {key} in the configuration."
+    if isinstance(cause, SocketGroupError):
+        return (
+            f"the socket cannot be given to its group ({reason}). The gateway's user has to be in socket_group; in a "
+            "service of systemd the unit has to permit it, see docs/deploy.md."
+        )
+    if cause.errno in (errno.EACCES, errno.EPERM):
+        return (
+            "not permitted. Give the gateway's user the right to read and write this directory; if another user's "
+            "socket is in the way, delete it."
+        )
+    return f"{reason}. Check this path under {key} in the configuration."
 
 
 class UsageError(GatewayError):

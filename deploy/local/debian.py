@@ -36,8 +36,7 @@ def install(say: Callable[[str], None]) -> None:
     say(f"RabbitMQ is not installed: installing Debian's package {PACKAGE} with apt-get (35 MB, about a minute)")
     with _uninterrupted():
         install_first([PACKAGE])
-        if shutil.which("systemctl"):
-            subprocess.run(["systemctl", "disable", *_SERVICES], capture_output=True, check=False)
+        switch_off(_SERVICES)
     say("Installed; its system service stays off, since the node started here is a private one")
 
 
@@ -63,6 +62,16 @@ def install_first(packages: Sequence[str]) -> None:
                     raise
                 _apt("update", "--quiet")  # the lists may name files that are no longer on the mirror
                 _install(package)
+
+
+def switch_off(services: Sequence[str]) -> None:
+    """Keep the services of packages from starting at the next boot.
+
+    Args:
+        services: names of systemd's units.
+    """
+    if shutil.which("systemctl"):
+        subprocess.run(["systemctl", "disable", *services], capture_output=True, check=False)
 
 
 def download(package: str, directory: Path) -> Path:

@@ -8,9 +8,6 @@ A node of it runs in a mount namespace, where the folder's /usr and /etc take th
 sees these mounts, and they end with the node.
 """
 
-import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,16 +15,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from deploy.local import debian
-from deploy.local.child import Child
-from deploy.local.datadir import locked
+from deploy.local import debian, debian_tree
 from deploy.local.errors import LocalError
 from deploy.local.installation import Installation
 from deploy.local.node import shown
 
 DIRECTORY: Final = Path(__file__).parents[2] / "var" / "newest"
 
-_NAMESPACE: Final = ("unshare", "--mount")
 # The machine's name has to be found in /etc/hosts: RabbitMQ 4 looks it up for each connection, and waits for DNS if it
 # is not there.
 _ENTER: Final = (
@@ -46,65 +40,8 @@ def provide(say: Callable[[str], None] = lambda _line: None, directory: Path = D
     Raises:
         LocalError: it cannot be made or used here; the text says why.
     """
-    _require_namespaces()
-    directory = directory.absolute()
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with locked(directory):
-            if not _tree(directory).is_dir():
-                _make(directory, say)
-    except OSError as error:
-        raise LocalError(f"Cannot write in {directory}: {error.strerror}; check who owns it.") from error
-    return _inside(_tree(directory))
-
-
-def _tree(directory: Path) -> Path:
-    return directory / "tree"
-
-
-def _log(directory: Path) -> Path:
-    return directory / "debootstrap.log"
-
-
-def _require_namespaces() -> None:
-    if os.geteuid() != 0:
-        raise LocalError("The newest RabbitMQ needs root, who alone may mount: become root, or leave BROKER out.")
-    try:
-        done = subprocess.run([*_NAMESPACE, "true"], capture_output=True, text=True, check=False)
-    except FileNotFoundError as error:
-        raise LocalError("There is no program unshare here: install it (Debian: `apt install util-linux`).") from error
-    if done.returncode != 0:
-        raise LocalError(
-            f"The newest RabbitMQ needs a mount namespace, and the system refuses one ({done.stderr.strip()}): "
-            "in a container give it the capability SYS_ADMIN."
-        )
-
-
-def _make(directory: Path, say: Callable[[str], None]) -> None:
-    if shutil.which("debootstrap") is None:
-        if not debian.can_install():
-            raise LocalError("There is no debootstrap here: install it, or use a system with apt-get.")
-        say("Installing debootstrap with apt-get")
-        debian.install_first(["debootstrap"])
-    mirror = debian.mirror()
-    unfinished, log = directory / "unfinished", _log(directory)
-    shutil.rmtree(unfinished, ignore_errors=True)
-    log.unlink(missing_ok=True)
-    say(f"Making {shown(_tree(directory))} from Debian's unstable with debootstrap (150 MB to fetch, about a minute)")
-    what = ["debootstrap", "--variant=minbase", f"--include={debian.PACKAGE}", "unstable", str(unfinished), mirror]
-    # In a namespace, because debootstrap mounts /proc in the tree, where it would stay if it were killed.
-    with Child([*_NAMESPACE, *what], env=os.environ | debian.proxies() | {"LC_ALL": "C"}, log=log) as running:
-        status = running.wait()
-    if status != 0:
-        raise LocalError(f"debootstrap failed: {_reason(log)}; {shown(log)} has all that it said.")
-    shutil.rmtree(unfinished / "var/cache/apt/archives", ignore_errors=True)
-    unfinished.rename(_tree(directory))
-
-
-def _reason(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    errors = [line.removeprefix("E: ") for line in lines if line.startswith("E: ")]
-    return (errors or lines or ["it did not say why"])[-1]
+    packages = (debian.PACKAGE,)
+    return _inside(debian_tree.provide(directory, "unstable", packages, "The newest RabbitMQ (BROKER=newest)", say))
 
 
 def _inside(tree: Path) -> Installation:
@@ -115,7 +52,7 @@ def _inside(tree: Path) -> Installation:
         found,
         scripts=Path("/", found.scripts.relative_to(tree)),
         epmd=Path("/", found.epmd.relative_to(tree)),
-        through=(*_NAMESPACE, "sh", "-c", _ENTER, str(tree)),
+        through=(*debian_tree.NAMESPACE, "sh", "-c", _ENTER, str(tree)),
     )
 
 
@@ -127,7 +64,7 @@ def main() -> int:
     """
     try:
         version = provide(lambda line: print(line, flush=True)).version
-        made = datetime.fromtimestamp(_log(DIRECTORY).stat().st_mtime, UTC).date()
+        made = datetime.fromtimestamp(debian_tree.log_in(DIRECTORY).stat().st_mtime, UTC).date()
     except LocalError as error:
         print(f"newest: {error}", file=sys.stderr)
         return 1

@@ -8,12 +8,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from deploy.local import debian
 from deploy.local.errors import LocalError
+from deploy.local.optional import OptionalTool
 
 FETCHED: Final = Path("var/tools/promtool")
 """The path of a fetched one."""
@@ -30,31 +30,6 @@ def find(fetched: Path = FETCHED) -> str | None:
     return shutil.which("promtool") or (str(fetched.resolve()) if fetched.is_file() else None)
 
 
-def provide(say: Callable[[str], None], fetched: Path = FETCHED) -> str | None:
-    """Find a promtool, or fetch Debian's if we are root.
-
-    Args:
-        say: takes a line about the progress.
-        fetched: where to keep it.
-
-    Returns:
-        The program's path, or None if there is none, after `say` got the reason.
-    """
-    found = find(fetched)
-    if found is not None:
-        return found
-    reason = f"install one (Debian: apt install {_PACKAGE}) to have them"
-    if debian.can_install():
-        say("Tests ask promtool about alerts and dashboard: fetching it with apt-get (20 MB)")
-        try:
-            _fetch(fetched)
-            return find(fetched)
-        except LocalError as error:
-            reason = str(error)
-    say(f"No promtool, so tests of alerts and dashboard are skipped: {reason}")
-    return None
-
-
 def _fetch(fetched: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="promtool-") as name:
         package = debian.download(_PACKAGE, Path(name))
@@ -67,11 +42,21 @@ def _fetch(fetched: Path) -> None:
         shutil.move(program, fetched)
 
 
-def main() -> int:
-    """Provide one if possible. The exit code is always 0, since the tests can do without."""
-    provide(lambda line: print(line, flush=True))
-    return 0
+def tool(fetched: Path = FETCHED) -> OptionalTool:
+    """Describe it.
+
+    Args:
+        fetched: where to keep a fetched one.
+    """
+    return OptionalTool(
+        name="promtool",
+        packages=_PACKAGE,
+        tests="tests of alerts and dashboard",
+        doing="fetching it with apt-get (20 MB)",
+        find=lambda: find(fetched),
+        fetch=lambda: _fetch(fetched),
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tool().provide_here())

@@ -16,8 +16,10 @@ import structlog
 from gateway.config.listener_settings import AdminSettings, Listener, ListenerTls
 from gateway.config.model import GatewayConfig
 from gateway.config.scalars import SocketAddress
+from gateway.config.unix_address import ListenAddress, UnixAddress
 from gateway.errors import ListenError
 from gateway.server.listen.listener import OpenListener
+from gateway.server.process.reload import KEPT_UNTIL_RESTART
 from gateway.server.tls_contexts import TlsContexts
 
 if TYPE_CHECKING:
@@ -42,8 +44,8 @@ class AdminListener:
 
     def __init__(self, settings: AdminSettings, make_view: Callable[[Any], View] | None = None) -> None:
         self._make_view = make_view
-        # The address is that of the start; everything else follows reloads of the configuration.
-        self._settings = settings
+        # Address and file are those of the start; everything else follows reloads of the configuration.
+        self._settings = self._first = settings
         self._address = settings.address
         self._listener: OpenListener | None = None
         self._http: AdminHttpServer | None = None
@@ -65,9 +67,7 @@ class AdminListener:
         views = await asyncio.to_thread(import_module, "gateway.admin.gateway_view")
         make_view: Callable[[Any], View] = self._make_view or views.GatewayView
         http: AdminHttpServer = module.AdminHttpServer(make_view(gateway), self._settings)
-        listener = OpenListener(
-            self._listener_settings(address, self._settings), http.connection, gateway.tls_contexts, speaks_http=True
-        )
+        listener = OpenListener(self._listener_settings(address, self._settings), http.connection, gateway.tls_contexts)
         await http.start()
         self._http = http
         try:
@@ -85,35 +85,46 @@ class AdminListener:
         scheme = "http" if self._settings.tls is None else "https"
         for host, port in listener.addresses:
             log.info("admin listening", url=f"{scheme}://{SocketAddress(host, port)}/")
+        if isinstance(address, UnixAddress):
+            log.info("admin listening", url=str(address))
 
     def prepare(self, config: GatewayConfig) -> object:
-        """Make the TLS context of another configuration, to be kept until ``reload``.
+        """Make the TLS context of another configuration, to be kept until ``reload``, and look for the socket's file.
 
         Raises:
             GatewayError: it cannot be used.
         """
         if self._contexts is None or self._address is None:
             return None
-        return self._contexts.prepare([self._listener_settings(self._address, config.admin).tls])
+        settings = self._listener_settings(self._address, config.admin)
+        if self._listener is not None:
+            self._listener.permit(settings)
+        return self._contexts.prepare([settings.tls])
 
     async def reload(self, config: GatewayConfig) -> dict[str, str]:
         """Use other users, host names and TLS settings. The address stays."""
         self._settings = config.admin
         if self._http is not None:
             self._http.use(config.admin)
-        if self._listener is None or self._http is None or self._address is None:
-            return {} if config.admin.address == self._address else {"admin.address": "none"}
-        self._listener.change(self._listener_settings(self._address, config.admin), self._http.connection)
-        return {} if config.admin.address == self._address else {"admin.address": str(self._address)}
+        if self._listener is not None and self._http is not None and self._address is not None:
+            self._listener.change(self._listener_settings(self._address, config.admin), self._http.connection)
+        return {
+            f"admin.{key}": "none" if self._listener is None else str(getattr(self._first, key))
+            for key in KEPT_UNTIL_RESTART["admin"]
+            if getattr(config.admin, key) != getattr(self._first, key)
+        }
 
-    @staticmethod
-    def _listener_settings(address: SocketAddress, settings: AdminSettings) -> Listener:
+    def _listener_settings(self, address: ListenAddress, settings: AdminSettings) -> Listener:
         """The settings of a listener for STOMP clients, so that it withstands the same attacks."""
         tls = settings.tls
         return Listener(
-            tcp=address,
+            websocket=address,
+            socket_mode=self._first.socket_mode,
+            socket_group=self._first.socket_group,
             tls=None if tls is None else ListenerTls.model_construct(**dict(tls)),
             max_connections=_MAX_CONNECTIONS,
+            allowed_networks=settings.allowed_networks,
+            denied_networks=settings.denied_networks,
             login_timeout=_HANDSHAKE_TIMEOUT,
             backlog=_BACKLOG,
         )

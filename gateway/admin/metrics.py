@@ -205,10 +205,12 @@ class GatewayCollector(Collector):
         text = "Events that are missing in the journal, because the disk did not take them."
         yield counter_family("journal_dropped", text, (), {(): gateway.journal.dropped})
         yield from shipping_families(gateway.journal)
-        text = "Connections that listeners refused, or ended for others, because there were as many as allowed."
+        text = "Connections that listeners refused, or ended for others, by the limit or list that did not let them in."
         yield counter_family("connections_refused", text, ("limit",), _by_one(gateway.stats.connections_refused))
         text = "Logins that brokers refused for their passcode."
         yield counter_family("logins_failed", text, (), {(): gateway.limits.failed_logins.total})
+        text = "Addresses that could not connect for a while, because too many logins from them had failed."
+        yield counter_family("lock_outs", text, (), {(): gateway.lock_outs.total})
         text = "Log lines that clients caused and that are missing, because there were too many."
         yield counter_family("log_lines_left_out", text, (), {(): gateway.log_limits.left_out})
 

@@ -59,6 +59,7 @@ async def overview(gateway: Gateway, readiness: Readiness) -> dict[str, Any]:
         "holds": snapshot.holds_by_reason(),
         "errors": dict(errors),
         "confirm_latency_seconds": None if p50 is None else {"p50": p50, "p99": p99},
+        "connections_refused": dict(stats.connections_refused),
         "log_level": gateway.log_level.shown(),
     }
 

@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import os
+import socket
 import ssl
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,12 +20,14 @@ from urllib.parse import quote, urlencode, urlsplit
 from gateway.admin.listing import MAX_PAGE_SIZE
 from gateway.admin.terminal_columns import Item
 from gateway.admin.terminal_text import clean
+from gateway.client_tls import client_context
 from gateway.errors import ConfigError, GatewayError, Mistake, UsageError
 
 DEFAULT_URL: Final = "http://127.0.0.1:15693"
 URL_VARIABLE: Final = "STOMP_GATEWAY_ADMIN_URL"
 PASSCODE_VARIABLE: Final = "STOMP_GATEWAY_ADMIN_PASSCODE"
 
+_UNIX: Final = "unix"
 _TIMEOUT: Final = 10.0
 _MAX_ANSWER: Final = 64 * 1024 * 1024
 _MAX_LINE: Final = 1024 * 1024
@@ -45,9 +48,13 @@ class AdminApi:
     def __init__(self, options: Namespace) -> None:
         self.url = _checked_url(options.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL).rstrip("/")
         parts = urlsplit(self.url)
-        self._path = parts.path
+        self._path = "" if parts.scheme == _UNIX else parts.path
         address = (parts.hostname or "", parts.port)
-        self._connect = partial(http.client.HTTPConnection, *address, timeout=_TIMEOUT)
+        self._connect: Callable[[], http.client.HTTPConnection] = (
+            partial(_UnixConnection, parts.path)
+            if parts.scheme == _UNIX
+            else partial(http.client.HTTPConnection, *address, timeout=_TIMEOUT)
+        )
         if parts.scheme == "https":
             tls = _tls(options)
             self._connect = partial(http.client.HTTPSConnection, *address, timeout=_TIMEOUT, context=tls)
@@ -211,7 +218,22 @@ def _decoded(body: bytes) -> dict[str, Any] | None:
     return answer if isinstance(answer, dict) else None
 
 
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix-domain socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=_TIMEOUT)
+        self._file = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._file)
+
+
 def _checked_url(url: str) -> str:
+    if url.startswith(f"{_UNIX}:/"):
+        return url
     text = url if "://" in url else f"http://{url}"
     try:
         parts = urlsplit(text)
@@ -248,10 +270,6 @@ def _passcode(options: Namespace) -> str:
 
 def _tls(options: Namespace) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=options.ca_file)
+        return client_context(options.ca_file, verify=not options.insecure)
     except (OSError, ssl.SSLError) as error:
         raise UsageError(f"--ca-file {options.ca_file}: {error.strerror or error}.") from None
-    if options.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context

@@ -32,6 +32,7 @@ from gateway.server.process.asking import Asked, ask
 from gateway.server.process.loop_lag import LoopLag
 from gateway.server.process.readiness import BrokerState, Readiness
 from gateway.server.process.worker_channel import WorkerGoneError
+from gateway.server.stats import REFUSALS
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -56,7 +57,7 @@ _PASSED_OVER: Final = 5.0
 _LAG_INTERVAL: Final = 1.0
 
 # Of an overview, and of a virtual host: what only grows, and what is of this moment.
-_GROWING: Final = ("totals", "errors")
+_GROWING: Final = ("totals", "errors", "connections_refused")
 _PRESENT: Final = (
     "sessions", "connections", "subscriptions", "links", "channels", "unconfirmed", "unacknowledged",
 )  # fmt: skip
@@ -322,7 +323,11 @@ class _Past:
 
     def __init__(self) -> None:
         self.families: Families = []
-        self.growing: dict[str, Counter[str]] = {"totals": Counter(totals_of((), {}, 0)), "errors": Counter()}
+        self.growing: dict[str, Counter[str]] = {
+            "totals": Counter(totals_of((), {}, 0)),
+            "errors": Counter(),
+            "connections_refused": Counter(dict.fromkeys(REFUSALS, 0)),
+        }
         self.hosts: dict[str, dict[str, Any]] = {}
 
     def add(self, report: WorkerReport) -> None:

@@ -185,7 +185,10 @@ def add_server_options(parser: argparse.ArgumentParser, default: str | None = No
     """Add the options that choose the gateway."""
     server = parser.add_argument_group("gateway")
     server.add_argument(
-        "--url", default=default, metavar="URL", help="URL of the admin listener (default: http://127.0.0.1:15693)"
+        "--url",
+        default=default,
+        metavar="URL",
+        help="URL of the admin listener, or unix:PATH (default: http://127.0.0.1:15693)",
     )
     server.add_argument("--user", default=default, metavar="NAME", help="an admin user, if the gateway has any")
     server.add_argument("--passcode", default=default, help=argparse.SUPPRESS)  # refused without repeating it

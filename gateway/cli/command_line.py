@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from gateway import __version__
 from gateway.cli.admin_commands import add_admin
 from gateway.cli.commands import CommandParser, add_command, run_coroutine
+from gateway.cli.default_config import add_example, load_or_default, log_assumptions
 from gateway.cli.journal_commands import add_journal
 from gateway.cli.manual import manual_page, runnable_commands
 from gateway.cli.migrate_command import add_migrate
@@ -19,7 +20,6 @@ from gateway.cli.parity_command import add_parity
 from gateway.cli.pipeline_commands import add_pipeline
 from gateway.cli.tap_command import add_tap
 from gateway.cli.trace_commands import add_trace
-from gateway.config.loader import load
 from gateway.config.model import GatewayConfig, json_schema
 from gateway.errors import ConfigError, ExitCode, GatewayError, ListenError, UsageError
 
@@ -34,6 +34,7 @@ _EPILOG = """\
 examples:
   stomp-gateway check --config gateway.yaml       list every mistake; without one, try each broker
   stomp-gateway serve --config gateway.yaml       run until SIGTERM or Ctrl-C
+  stomp-gateway example > gateway.yaml            every key with its default
   stomp-gateway schema > gateway.schema.json      JSON Schema of the configuration, for editors
   stomp-gateway parity --plugin localhost:61613 --gateway localhost:61614
                                                   compare the gateway with RabbitMQ's STOMP plugin
@@ -46,7 +47,7 @@ examples:
                                                   journal what the clients of any STOMP server do
   stomp-gateway pipeline --help                   make tables and a report from traffic journals
 
-  With an empty configuration file the gateway listens on 127.0.0.1:61613, and RabbitMQ is at 127.0.0.1:5672.
+  Without --config, or with an empty file, the gateway listens on 127.0.0.1:61613, and RabbitMQ is at 127.0.0.1:5672.
 
 exit codes:
   0    success: serve has drained after a signal; check found a usable upstream for every virtual host
@@ -103,18 +104,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     run: Run = options.run
     try:
-        return run(options)
+        code = run(options)
+        print(end="", flush=True)  # what cannot be written is told here, not at exit
     except ConfigError as error:
         return _failed(str(error), ExitCode.CONFIGURATION)
     except GatewayError as error:
         codes = {ListenError: ExitCode.LISTEN, UsageError: ExitCode.CONFIGURATION}
         return _failed(f"stomp-gateway: {error}", codes.get(type(error), ExitCode.FAILURE))
-    except BrokenPipeError:
-        # The reader of a pipe has closed it, like `| head`. The flush at exit must not fail again.
+    except OSError as error:
+        is_closed = isinstance(error, BrokenPipeError)  # the reader of a pipe has closed it, like `| head`
+        if not is_closed and (error.filename is not None or _can_print()):
+            raise
+        # The flush at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not is_closed:
+            _failed(f"stomp-gateway: standard output cannot be written: {error.strerror}.", ExitCode.FAILURE)
         return ExitCode.FAILURE
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
+    return code
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -125,6 +133,7 @@ def build_parser() -> argparse.ArgumentParser:
         title="commands", metavar="COMMAND", required=True, parser_class=CommandParser
     )
     _add_configured(commands)
+    add_example(commands)
     add_command(
         commands, "schema", _schema, help="print the JSON Schema of the configuration, for editors",
         description="Print the JSON Schema of the configuration. Editors use it to complete and check YAML.",
@@ -161,17 +170,21 @@ def _add_configured(commands: Commands) -> None:
     )  # fmt: skip
     check.add_argument("--offline", action="store_true", help="validate only, do not try the brokers")
     for command in (serve, check):
-        command.add_argument("--config", required=True, metavar="FILE", help="the configuration file (YAML)")
+        command.add_argument(
+            "--config", metavar="FILE", help="the configuration file (YAML); without it, every key has its default"
+        )
 
 
 def _serve(options: argparse.Namespace) -> ExitCode:
-    config = load(options.config)
+    config = load_or_default(options.config)
     # Imported here, so that other commands, and mistakes in the file, do not load the server.
     from gateway.admin.admin_listener import AdminListener  # noqa: PLC0415
     from gateway.server.process.logs import configure_logs, log_warnings  # noqa: PLC0415
     from gateway.server.process.serving import serve  # noqa: PLC0415
 
     configure_logs(config.logging)
+    if options.config is None:
+        log_assumptions(config)
     log_warnings(config)
     if config.workers > 1:
         from gateway.admin.workers_view import WorkersView  # noqa: PLC0415
@@ -184,8 +197,9 @@ def _serve(options: argparse.Namespace) -> ExitCode:
 
 
 def _check(options: argparse.Namespace) -> ExitCode:
-    config = load(options.config)
-    print(f"{options.config}: no mistakes ({_contents(config)}){_warnings(config)}")
+    config = load_or_default(options.config)
+    checked = options.config or "no configuration file, all defaults"
+    print(f"{checked}: no mistakes ({_contents(config)}){_warnings(config)}")
     if options.offline:
         return ExitCode.OK
     from gateway.server.broker.probe import first_broker_warnings, probe, report_lines, unserved  # noqa: PLC0415
@@ -232,6 +246,15 @@ def _completion(options: argparse.Namespace) -> ExitCode:
 def _manual(_: argparse.Namespace) -> ExitCode:
     print(manual_page(build_parser()), end="")
     return ExitCode.OK
+
+
+def _can_print() -> bool:
+    """Whether standard output takes one more line. What it refused before is lost, so a flush alone cannot tell."""
+    try:
+        print(flush=True)
+    except OSError:
+        return False
+    return True
 
 
 def _failed(text: str, code: ExitCode) -> ExitCode:

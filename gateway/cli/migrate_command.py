@@ -28,12 +28,14 @@ examples:
   stomp-gateway migrate rabbitmq.conf --upstream amqp://rabbit-a:5672 --upstream amqp://rabbit-b:5672
 
   Give the files in any order. As in the broker, advanced.config overrides rabbitmq.conf key by key. Of several files in
-  the same format (conf.d/*.conf), later ones override earlier ones. docs/migration.md explains the whole migration.
+  the same format (conf.d/*.conf), later ones override earlier ones. Files that rabbitmq.conf includes are read, too. A
+  container's environment is one more file: docker exec BROKER env > broker.env. docs/migration.md explains the whole
+  migration.
 
 exit codes:
   0    it wrote the file, and `stomp-gateway check --offline` passes
-  1    it wrote the file, but something has to be done first: a certificate or variable is missing, or a passcode is
-       encrypted
+  1    it wrote the file, but something has to be done first: it lists what, such as a certificate or variable that is
+       missing, or a cipher that the gateway cannot offer
   2    it wrote nothing: the command line or a file is wrong; every mistake is listed
 """
 
@@ -45,7 +47,11 @@ def add_migrate(commands: Commands) -> None:
         description=_DESCRIPTION, epilog=_EPILOG,
     )  # fmt: skip
     migrate.add_argument(
-        "files", type=Path, nargs="+", metavar="FILE", help="rabbitmq.conf, advanced.config or rabbitmq.config"
+        "files",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="rabbitmq.conf, advanced.config, rabbitmq.config, or the broker's environment",
     )
     migrate.add_argument(
         "--enabled-plugins",

@@ -56,7 +56,7 @@ def add_parity(commands: Commands) -> None:
         "--amqp",
         metavar="URL",
         help="the broker of both, to prepare and check queues and to clean up "
-        "(default: amqp://LOGIN:PASSCODE@HOST-OF-PLUGIN:5672/VHOST)",
+        "(default: amqp://HOST-OF-PLUGIN:5672); a URL without user and virtual host has those of the clients",
     )
     user = parity.add_argument_group("user")
     user.add_argument("--login", default="guest", metavar="NAME", help="login of the clients (default: guest)")

@@ -77,7 +77,9 @@ def add_trace(commands: Commands) -> None:
     whom = trace.add_mutually_exclusive_group(required=True)
     whom.add_argument("session", nargs="?", metavar="SESSION", help="id of the session, for example session-...")
     whom.add_argument("--login", metavar="NAME", help="clients with this login, or that ask for it")
-    whom.add_argument("--address", metavar="ADDRESS", help="clients from this IP address, or network like 10.1.2.0/24")
+    whom.add_argument(
+        "--address", metavar="ADDRESS", help="clients from this IP address, network like 10.1.2.0/24, or unix:uid=1000"
+    )
     trace.add_argument(
         "--for", dest="duration", type=duration, default=300.0, metavar="TIME",
         help="how long, such as 30s, 10m or 1h, at most 1h (default: 5m)",

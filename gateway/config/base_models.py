@@ -122,6 +122,11 @@ def directory_of(value: object, info: ValidationInfo) -> Path:
     return _files(info).path(_name(value, "directory"))
 
 
+def socket_file(value: object, info: ValidationInfo) -> Path:
+    """The path of a Unix-domain socket that a file names."""
+    return _files(info).socket(_name(value))
+
+
 def _readable_file(value: object, info: ValidationInfo) -> Path:
     return _files(info).readable(_name(value))
 

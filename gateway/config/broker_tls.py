@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 
+from gateway.client_tls import client_context
 from gateway.config.virtual_host import UpstreamTls
 
 
@@ -13,10 +14,7 @@ def broker_tls_context(tls: UpstreamTls) -> ssl.SSLContext:
     Raises:
         OSError: a file cannot be read, or its content cannot be used (ssl.SSLError).
     """
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=tls.ca_file)
-    if not tls.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
+    context = client_context(tls.ca_file, verify=tls.verify)
     if tls.cert_file is not None:
         context.load_cert_chain(tls.cert_file, tls.key_file, password=no_passphrase)
     return context

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import ssl
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,9 @@ _ENCRYPTED: Final = (
     "This private key is encrypted.",
     "The gateway cannot ask for a passphrase: decrypt it, for example with openssl pkey.",
 )
+
+# Bytes of a socket's path: what Linux has room for (unix(7)).
+_LONGEST_SOCKET: Final = 107
 
 _ENCRYPTED_KEYS: Final = (b"-----BEGIN ENCRYPTED PRIVATE KEY-----", b"Proc-Type: 4,ENCRYPTED")
 """Lines that encrypted keys have. The word alone may stand in a comment, too."""
@@ -36,6 +40,22 @@ class ConfigFiles:
     def path(self, name: str) -> Path:
         """The path of a file, which need not exist."""
         return self._directory / name
+
+    def socket(self, name: str) -> Path:
+        """The path of a Unix-domain socket, which may be there already."""
+        file = self._directory / name
+        if len(os.fsencode(file)) > _LONGEST_SOCKET or "\0" in name:
+            sentence = f"The path of a Unix-domain socket has at most {_LONGEST_SOCKET} bytes, and none of them is 0."
+            raise mistake(sentence, "For example /run/stomp-gateway/stomp.sock.")
+        # Who checks may have fewer rights than who serves.
+        with contextlib.suppress(PermissionError):
+            if not file.parent.is_dir():
+                advice = "Make it; a service of systemd gets one below /run by RuntimeDirectory."
+                raise mistake("The directory of this socket does not exist.", advice)
+            with contextlib.suppress(FileNotFoundError):
+                if not stat.S_ISSOCK(file.lstat().st_mode):
+                    raise mistake("A file that is no socket is in the way.", "Give another path, or delete that file.")
+        return file
 
     def readable(self, name: str) -> Path:
         """The path of a file that can be opened."""

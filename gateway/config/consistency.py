@@ -7,17 +7,20 @@ values that several places give is in `merged_consistency`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any, Final
 
 from pydantic_core import PydanticCustomError
 
-from gateway.config.listener_settings import WEBSOCKET_KEYS, Listener
+from gateway.config.listener_settings import SOCKET_KEYS, WEBSOCKET_KEYS, Listener
 from gateway.config.mistakes import Finding, Trail, closest, mapping, path_text
 from gateway.config.model import PASS_THROUGH
 from gateway.config.rules import argument_mistake, rule_mistakes
 from gateway.config.scalars import BrokerUrl, SocketAddress
+from gateway.config.unix_address import ListenAddress, UnixAddress, socket_path
 
+_KINDS: Final = ("tcp", "websocket", "unix")
 _TLS_FILES: Final = ("ca_file", "cert_file", "key_file")
 _WILDCARDS: Final = {"0.0.0.0": 4, "::": 6}  # noqa: S104 - compared with, not listened on
 _VERIFY_ADVICE: Final = "Set verify to optional or required."
@@ -45,52 +48,77 @@ def _listeners(top: dict[str, Any]) -> Iterator[Finding]:
         if not isinstance(value, dict):
             continue
         trail: Trail = ("listeners", position)
-        is_websocket = value.get("websocket") is not None
-        is_tcp = value.get("tcp") is not None
+        kinds = [kind for kind in _KINDS if value.get(kind) is not None]
+        is_websocket = "websocket" in kinds
         # An unknown key may be the one that is missing.
         is_known = value.keys() <= Listener.model_fields.keys()
-        if is_tcp is is_websocket and (is_tcp or is_known):
-            yield Finding(trail, "A listener has one address: either tcp or websocket.")
-        if is_tcp and not is_websocket:
+        if len(kinds) > 1 or (not kinds and is_known):
+            yield Finding(trail, "A listener has one address: either tcp, websocket or unix.")
+        if kinds and not is_websocket:
             for key in sorted(value.keys() & WEBSOCKET_KEYS):
                 yield Finding((*trail, key), f"{key} is for websocket listeners only.")
+        if kinds and not any(_is_socket(kind, value[kind]) for kind in kinds):
+            for key in sorted(value.keys() & SOCKET_KEYS):
+                yield Finding((*trail, key), f"{key} is for Unix-domain sockets only.")
+        if value.get("trusted_proxies") and value.get("proxy_protocol") not in (True, "true"):
+            sentence = "Without proxy_protocol there are no proxies here, only clients."
+            advice = "Set proxy_protocol to true, or name the networks of clients under allowed_networks."
+            yield Finding((*trail, "trusted_proxies"), sentence, advice)
         if is_websocket and value.get("implicit_connect") in (True, "true"):
             yield Finding((*trail, "implicit_connect"), "implicit_connect is for tcp listeners only.")
 
 
+def _is_socket(kind: str, value: object) -> bool:
+    """Whether a listener of a kind has a Unix-domain socket."""
+    return kind == "unix" or socket_path(value) is not None
+
+
 def _addresses(top: dict[str, Any]) -> Iterator[Finding]:
     """Addresses to listen on that collide with an earlier one in the file."""
-    taken: list[tuple[Trail, SocketAddress]] = []
+    taken: list[tuple[Trail, ListenAddress]] = []
     for position, listener in enumerate(map(mapping, _entries(top.get("listeners")))):
-        key = "websocket" if listener.get("websocket") is not None else "tcp"
+        key = next((kind for kind in ("websocket", "unix") if listener.get(kind) is not None), "tcp")
         trail: Trail = ("listeners", position, key)
-        address = _socket_address(listener.get(key))
+        address = _listen_address(listener.get(key), is_path=key == "unix")
         if address is None:
             continue
         for sentence in _collisions(address, taken)[:1]:
-            yield Finding(trail, sentence, "Give it another port, or delete one of the two.")
+            yield Finding(trail, sentence, f"Give it another {_choice(address)}, or delete one of the two.")
         taken.append((trail, address))
     admin = top.get("admin")
     trail = ("admin",) if isinstance(admin, str) else ("admin", "address")
-    address = _socket_address(mapping(admin).get("address", admin))
+    settings = mapping(admin)
+    address = _listen_address(settings.get("address", admin), is_path=False)
     for sentence in _collisions(address, taken) if address is not None else ():
-        yield Finding(trail, sentence, "Give it another port.")
+        yield Finding(trail, sentence, f"Give it another {_choice(address)}.")
+    if not isinstance(address, UnixAddress):
+        for key in sorted(settings.keys() & SOCKET_KEYS):
+            yield Finding(("admin", key), f"{key} is for Unix-domain sockets only.")
 
 
-def _socket_address(value: object) -> SocketAddress | None:
+def _choice(address: ListenAddress | None) -> str:
+    return "path" if isinstance(address, UnixAddress) else "port"
+
+
+def _listen_address(value: object, *, is_path: bool) -> ListenAddress | None:
+    path = value if is_path else socket_path(value)
+    if isinstance(path, str):
+        return UnixAddress(os.path.normpath(path))
     try:
         return SocketAddress.read(value)
     except PydanticCustomError:
         return None
 
 
-def _collisions(address: SocketAddress, taken: list[tuple[Trail, SocketAddress]]) -> list[str]:
+def _collisions(address: ListenAddress, taken: list[tuple[Trail, ListenAddress]]) -> list[str]:
     return [
         f"This address is already taken by {path_text(trail)}." for trail, other in taken if _collide(address, other)
     ]
 
 
-def _collide(one: SocketAddress, other: SocketAddress) -> bool:
+def _collide(one: ListenAddress, other: ListenAddress) -> bool:
+    if isinstance(one, UnixAddress) or isinstance(other, UnixAddress):
+        return one == other
     if one.port != other.port or one.port == 0:
         return False
     return one.host == other.host or any(

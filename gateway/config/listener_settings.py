@@ -6,16 +6,25 @@
 from __future__ import annotations
 
 import re
-import ssl
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, GetJsonSchemaHandler, TypeAdapter, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from gateway.config.base_models import CertificateFile, ConfigModel, KeyFile, MergeableModel, RevocationFile, Text
 from gateway.config.broker_user import User
+from gateway.config.networks import Network
 from gateway.config.scalars import Count, Duration, Size, SocketAddress, Switch, mistake
+from gateway.config.tls_ciphers import checked_ciphers
+from gateway.config.unix_address import (
+    LISTEN_PATTERN,
+    FileMode,
+    HostPortOrSocket,
+    ListenAddress,
+    SocketFile,
+    SocketGroup,
+)
 
 DEFAULT_ADMIN_ADDRESS: Final = SocketAddress("127.0.0.1", 15693)
 
@@ -23,6 +32,8 @@ WEBSOCKET_KEYS: Final = frozenset((
     "path", "frame", "allowed_origins", "use_http_auth", "compression", "ping_interval", "idle_timeout",
     "strict_transport_security",
 ))  # fmt: skip
+SOCKET_KEYS: Final = frozenset(("socket_mode", "socket_group"))
+"""Keys for Unix-domain sockets only."""
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://(?:\[[0-9a-f:.]+\]|[a-z0-9._~-]+)(?::[0-9]{1,5})?")
 _PATH: Final = re.compile(r"[!-~]+")
 
@@ -63,18 +74,6 @@ def _version_as_text(value: object) -> object:
 TlsVersion = Annotated[Literal["1.2", "1.3"], BeforeValidator(_version_as_text)]
 
 
-def _ciphers(value: str) -> str:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.set_ciphers(value)
-    except (ssl.SSLError, ValueError):
-        raise mistake("OpenSSL knows none of these ciphers.", "For example ECDHE+AESGCM:ECDHE+CHACHA20.") from None
-    chosen = " ".join(cipher["description"] for cipher in context.get_ciphers())
-    if "Au=None" in chosen or "Enc=None" in chosen:
-        raise mistake("Among these are ciphers that do not encrypt, or do not say who the gateway is.")
-    return value
-
-
 class CertificateLogin(ConfigModel):
     """Which name of a client's certificate stands in for a login; `certificate_users` says whose name it is."""
 
@@ -105,7 +104,7 @@ class ServerTls(ConfigModel):
     """The oldest version of TLS that is accepted."""
     max_version: TlsVersion = "1.3"
     """The newest version of TLS that is accepted."""
-    ciphers: Annotated[Text, AfterValidator(_ciphers)] = "ECDHE+AESGCM:ECDHE+CHACHA20"
+    ciphers: Annotated[Text, AfterValidator(checked_ciphers)] = "ECDHE+AESGCM:ECDHE+CHACHA20"
     """The ciphers of TLS 1.2, as OpenSSL writes them, the best first. TLS 1.3 always has all of its own."""
 
 
@@ -120,13 +119,22 @@ class ListenerTls(ServerTls):
 class Listener(ConfigModel):
     """One address where STOMP clients connect, and the limits that hold there before they log in."""
 
-    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["tcp"]}, {"required": ["websocket"]}]})
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": ["tcp"]}, {"required": ["websocket"]}, {"required": ["unix"]}]}
+    )
 
     tcp: SocketAddress | None = None
-    """Address and port, host:port. Port 0 takes a free one. IPv6 in brackets and quotes: '[::1]:61613'. This or
-    websocket."""
-    websocket: SocketAddress | None = None
-    """The same, for STOMP over WebSocket: browsers connect here. This or tcp."""
+    """Address and port, host:port. Port 0 takes a free one. IPv6 in brackets and quotes: '[::1]:61613'. This,
+    websocket or unix."""
+    websocket: HostPortOrSocket | None = None
+    """The same, for STOMP over WebSocket: browsers connect here. Or a Unix-domain socket: unix:PATH."""
+    unix: SocketFile | None = None
+    """Path of a Unix-domain socket, for clients on this machine. The gateway makes it, and removes it at its end."""
+    socket_mode: FileMode = FileMode(0o660)
+    """For a Unix-domain socket: its mode, in quotes. Who may write to it may connect."""
+    socket_group: SocketGroup | None = None
+    """For a Unix-domain socket: its group, by name, or by number in quotes. The gateway's user has to be in it. null:
+    the gateway's own group."""
     path: Annotated[Text, AfterValidator(_path)] = "/ws"
     """For websocket: the path of its URL. A slash behind it and a query change nothing."""
     frame: Literal["text", "binary"] = "text"
@@ -147,6 +155,8 @@ class Listener(ConfigModel):
     """For websocket: value of the header Strict-Transport-Security in the answer to the handshake."""
     max_connections: Annotated[int, Count()] | None = None
     """Connections at once; further ones are closed as soon as they come. null: without limit."""
+    max_connections_per_address: Annotated[int, Count()] | None = None
+    """Connections of one address at once, logged in or not; further ones are closed as well. null: without limit."""
     max_unauthenticated_per_address: Annotated[int, Count()] | None = 2000
     """Connections of one address that have not logged in; further ones are closed as well. null: without limit."""
     max_handshakes: Annotated[int, Count()] = 5000
@@ -160,6 +170,14 @@ class Listener(ConfigModel):
     proxy_protocol: Annotated[bool, Switch()] = False
     """Every connection begins with a PROXY protocol header (v1 or v2), before TLS; others are closed. Only behind a
     proxy that sends it: whoever can connect can claim any address."""
+    trusted_proxies: tuple[Network, ...] = ()
+    """For proxy_protocol: networks that connections may come from; others are closed as soon as they come. Empty:
+    all."""
+    allowed_networks: tuple[Network, ...] = ()
+    """Networks that clients may be in, 10.0.0.0/8 or 192.0.2.7; connections of others are closed as soon as they come.
+    Empty: all. Behind a proxy the client is the one in the PROXY header."""
+    denied_networks: tuple[Network, ...] = ()
+    """Networks that clients, and proxies, may not be in, whatever the other lists say."""
     implicit_connect: Annotated[bool, Switch()] = False
     """A client may leave out CONNECT: it is then the default user in the default virtual host."""
     login_timeout: Annotated[float, Duration(zero=False)] = 10.0
@@ -176,9 +194,9 @@ class Listener(ConfigModel):
     """Connections that the operating system queues until the gateway accepts them."""
 
     @property
-    def address(self) -> SocketAddress:
-        """Where it listens, by either transport."""
-        address = self.tcp or self.websocket
+    def address(self) -> ListenAddress:
+        """Where it listens, by any transport."""
+        address = self.tcp or self.websocket or self.unix
         assert address is not None  # noqa: S101 - `consistency` has checked it
         return address
 
@@ -186,13 +204,24 @@ class Listener(ConfigModel):
 class AdminSettings(MergeableModel):
     """Where operators look in: only an address, or more than that, or `off`."""
 
-    address: SocketAddress | None = DEFAULT_ADMIN_ADDRESS
-    """Address and port, host:port. Port 0 takes a free one. null: no admin listener."""
+    address: HostPortOrSocket | None = Field(
+        default=DEFAULT_ADMIN_ADDRESS, json_schema_extra={"default": str(DEFAULT_ADMIN_ADDRESS)}
+    )
+    """Address and port, host:port. Port 0 takes a free one. Or a Unix-domain socket: unix:PATH. null: no admin
+    listener."""
+    socket_mode: FileMode = FileMode(0o660)
+    """For a Unix-domain socket: its mode, in quotes. Who may write to it may connect."""
+    socket_group: SocketGroup | None = None
+    """For a Unix-domain socket: its group, by name, or by number in quotes. null: the gateway's own group."""
     users: tuple[User, ...] = ()
     """Who may look in and close sessions, by HTTP Basic. Empty: everybody who can connect may look in, and close
     sessions only from this machine itself."""
     tls: ServerTls | None = None
     """Speak HTTPS. null: plain HTTP."""
+    allowed_networks: tuple[Network, ...] = ()
+    """Networks that operators may be in; connections of others are closed as soon as they come. Empty: all."""
+    denied_networks: tuple[Network, ...] = ()
+    """Networks that operators may not be in, also if allowed_networks has them."""
     allowed_hosts: tuple[Text, ...] = ()
     """Names by which browsers may reach it, besides IP addresses and localhost. Any other Host header is refused, so
     that no foreign web page can look in."""
@@ -210,6 +239,6 @@ class AdminSettings(MergeableModel):
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         shape = super().__get_pydantic_json_schema__(schema, handler)
         shape["type"] = ["object", "null", "string", "boolean"]
-        shape["pattern"] = f"^off$|{TypeAdapter(SocketAddress).json_schema()['pattern']}"
+        shape["pattern"] = f"^off$|{LISTEN_PATTERN}"
         shape["not"] = {"const": True}
         return shape

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator
 
 from gateway.config.listener_settings import Listener
-from gateway.config.mistakes import Finding, Trail
+from gateway.config.mistakes import Finding, Trail, path_text
 from gateway.config.model import GatewayConfig
-from gateway.config.scalars import SocketAddress
+from gateway.config.network_warnings import has_this_machine, is_local, network_warnings, useless_on_unix_socket
+from gateway.config.unix_address import UnixAddress
 from gateway.config.virtual_host import VirtualHost
 
 _SAN = "subject_alternative_name"
@@ -19,13 +21,15 @@ def listener_warnings(config: GatewayConfig, position: int, listener: Listener) 
     yield from _certificate_login(config, trail, listener)
     yield from _implicit_connect(config, trail, listener)
     yield from _timeouts(config, trail, listener)
+    if isinstance(listener.address, UnixAddress):
+        yield from _unix_socket(trail, listener)
+    elif is_local(listener.address):
+        yield from _shared_address(trail, listener)
+    yield from _claimed_addresses(trail, listener)
+    comes_from = "trusted_proxies" if listener.proxy_protocol else "allowed_networks"
+    yield from network_warnings(trail, listener, listener.address, comes_from)
     if listener.websocket is not None:
         yield from _websocket(config, trail, listener)
-
-
-def is_local(address: SocketAddress) -> bool:
-    """Whether only programs of this machine reach an address."""
-    return address.host in ("localhost", "::1") or address.host.startswith("127.")
 
 
 def only_local(virtual_host: VirtualHost) -> bool:
@@ -61,6 +65,23 @@ def _implicit_connect(config: GatewayConfig, trail: Trail, listener: Listener) -
         yield Finding(trail, sentence, "Take another default_user, or leave it out of loopback_users.")
 
 
+def lock_out_warnings(config: GatewayConfig) -> Iterator[Finding]:
+    """Lock-outs that cannot be, or that all clients of a listener have in common."""
+    limits = config.failed_logins
+    if limits.lock_out_after is None:
+        for key in limits.changed_keys():
+            if key.startswith("lock_out_"):
+                sentence = "This has no effect without lock_out_after."
+                yield Finding(("failed_logins", key), sentence, "Set lock_out_after, or delete this.")
+    elif not any(map(has_this_machine, limits.lock_out_except)):
+        for position, listener in enumerate(config.listeners):
+            if _share_address(listener):
+                name = path_text(("listeners", position))
+                sentence = f"A client of {name} that cannot log in locks all others of it out."
+                advice = "They all have the address of this machine: add 127.0.0.0/8 and '::1'."
+                yield Finding(("failed_logins", "lock_out_except"), sentence, advice)
+
+
 def _timeouts(config: GatewayConfig, trail: Trail, listener: Listener) -> Iterator[Finding]:
     key = "login_timeout"
     longest = max(virtual_host.upstream.connect_timeout for virtual_host in config.resolved_virtual_hosts())
@@ -70,6 +91,41 @@ def _timeouts(config: GatewayConfig, trail: Trail, listener: Listener) -> Iterat
     if listener.login_timeout <= config.failed_logins.delay:
         sentence = "A client whose login is refused gets Login timeout instead, because of failed_logins.delay."
         yield Finding((*trail, key), sentence, "Make login_timeout longer, or the delay shorter.")
+
+
+def _shared_address(trail: Trail, listener: Listener) -> Iterator[Finding]:
+    """Limits by address on a loopback address: all clients have it, such as those of a proxy on this machine."""
+    keys = ("max_connections_per_address", "max_unauthenticated_per_address")
+    for key in sorted(set(keys) & set(listener.changed_keys())):
+        if _share_address(listener) and getattr(listener, key) is not None:
+            sentence = "All clients of this listener have the address of this machine, so they share this number."
+            yield Finding((*trail, key), sentence, "Set proxy_protocol if a proxy is in front of it, or delete this.")
+
+
+def _unix_socket(trail: Trail, listener: Listener) -> Iterator[Finding]:
+    """Keys about addresses, which no client has here unless a proxy names it."""
+    about_clients = () if listener.proxy_protocol else ("allowed_networks", "denied_networks")
+    yield from useless_on_unix_socket(trail, listener, "tcp_keepalive", "trusted_proxies", *about_clients)
+
+
+def _claimed_addresses(trail: Trail, listener: Listener) -> Iterator[Finding]:
+    """PROXY headers that are believed from anybody."""
+    if not listener.proxy_protocol:
+        return
+    if isinstance(listener.address, UnixAddress):
+        if listener.socket_mode & stat.S_IWOTH:
+            sentence = "Every user of this machine can connect here and claim any address by a PROXY header."
+            yield Finding((*trail, "socket_mode"), sentence, 'Take "0660", and the proxy\'s group as socket_group.')
+    elif not is_local(listener.address) and not listener.trusted_proxies:
+        sentence = "Whoever connects here can claim any address by a PROXY header, also that of this machine."
+        advice = "Name the proxies under trusted_proxies; if a firewall lets in nobody else, every network will do."
+        yield Finding((*trail, "proxy_protocol"), sentence, advice)
+
+
+def _share_address(listener: Listener) -> bool:
+    """Whether all clients of a listener have this machine's address; over a Unix-domain socket they have none."""
+    is_tcp = not isinstance(listener.address, UnixAddress)
+    return is_tcp and is_local(listener.address) and not listener.proxy_protocol
 
 
 def _websocket(config: GatewayConfig, trail: Trail, listener: Listener) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ may use, and `GatewayConfig.virtual_host` is a dictionary look-up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated, Literal, Self, cast
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -15,6 +16,7 @@ from pydantic.json_schema import JsonSchemaValue
 
 from gateway.config.base_models import MergeableModel, VirtualHostName, fits_short_string, merge
 from gateway.config.listener_settings import AdminSettings, Listener
+from gateway.config.networks import Network
 from gateway.config.scalars import VARIABLE_PATTERN, Count, Duration, SocketAddress, Switch
 from gateway.config.virtual_host import Upstream, VirtualHost, VirtualHostEntry, VirtualHostSettings
 from gateway.config.worker_count import WorkerCount
@@ -50,6 +52,13 @@ class FailedLoginLimits(MergeableModel):
     """After so many refusals of a login from one address the broker is not asked about it. null: it always is."""
     per_address: Annotated[int, Count()] | None = 200
     """The same for all logins from one address. null: without limit."""
+    lock_out_after: Annotated[int, Count()] | None = None
+    """After so many failed logins from one address, those that the broker was not asked about included, the address is
+    locked out: its connections are closed as soon as they come. null: never."""
+    lock_out_for: Annotated[float, Duration(zero=False)] = 600.0
+    """For how long."""
+    lock_out_except: tuple[Network, ...] = (IPv4Network("127.0.0.0/8"), IPv6Network("::1"))
+    """Networks that are never locked out, such as those of proxies whose clients all have their address."""
 
 
 class GatewayConfig(MergeableModel):

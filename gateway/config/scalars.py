@@ -33,6 +33,11 @@ _DIGITS_OF_PORT = 5
 _DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671}
 
 
+_SOCKET_ADVICE: Final = (
+    "The path of a Unix-domain socket belongs under unix; for websocket and admin write unix: before it."
+)
+
+
 def mistake(sentence: str, suggestion: str | None = None) -> PydanticCustomError:
     """The error that a field's reader raises: a sentence for the user, which never holds the value itself."""
     return PydanticCustomError("stomp_gateway", sentence, {"suggestion": suggestion} if suggestion else None)
@@ -222,7 +227,7 @@ class Switch(Quantity):
         return {"type": "boolean"}
 
 
-class _Address(ABC):
+class TextValue(ABC):
     """A value that a file writes as one text."""
 
     PATTERN: ClassVar[str]
@@ -247,7 +252,7 @@ class _Address(ABC):
 
 
 @dataclass(frozen=True)
-class SocketAddress(_Address):
+class SocketAddress(TextValue):
     """A local TCP address to listen on."""
 
     PATTERN: ClassVar[str] = r"^(\[[^\]\s]+\]|[^\s:/@\[\]?#*]+):[0-9]{1,5}$"
@@ -284,14 +289,15 @@ def _address_advice(value: object) -> str | None:
             "both; 127.0.0.1 is for this machine only."
         )
     if "/" in value:
-        return "Delete what stands before the host and behind the port."
+        is_path = value.startswith(("/", "unix:"))
+        return _SOCKET_ADVICE if is_path else "Delete what stands before the host and behind the port."
     if value.count(":") > 1:
         return 'An IPv6 address stands in brackets, and the whole in quotes: "[::1]:61613".'
     return "For example 127.0.0.1:61613."
 
 
 @dataclass(frozen=True)
-class BrokerUrl(_Address):
+class BrokerUrl(TextValue):
     """Where a broker listens: an AMQP URL without credentials and without a virtual host."""
 
     PATTERN: ClassVar[str] = r"^[Aa][Mm][Qq][Pp][Ss]?://[^/@\s?#]+$"

@@ -28,7 +28,9 @@ def upstream_warnings(config: GatewayConfig) -> Iterator[Finding]:
         if entry.upstream is not None:
             places.append((("virtual_hosts", name, "upstream"), entry.upstream))
     own: list[tuple[Trail, SocketAddress]] = [
-        (("listeners", position), listener.address) for position, listener in enumerate(config.listeners)
+        (("listeners", position), listener.address)
+        for position, listener in enumerate(config.listeners)
+        if isinstance(listener.address, SocketAddress)
     ]
     for trail, upstream in places:
         if "urls" in upstream.model_fields_set:

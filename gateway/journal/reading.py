@@ -28,6 +28,7 @@ _BLOCK: Final = 1 << 20
 _BLOCK_BACKWARDS: Final = 1 << 16
 _DAY: Final = re.compile(r"d=([0-9]{4}-[0-9]{2}-[0-9]{2})")
 _MTIME_RESOLUTION: Final = 2.0  # seconds; that of a directory's modification time on some file systems
+_LISTINGS: Final = 5
 _ACTIVE_DAYS: Final = 2  # today, and yesterday, whose last segments are still written after midnight
 
 
@@ -237,11 +238,14 @@ class Follower:
         # neither of its names.
         listing = SegmentListing(being_written=[*self._read])
         active = self._active_days()
-        for day in active:
-            _list_day(day, listing)
-        if self._has_hole(listing.segments):
+        # Each further listing may miss what is renamed during it. A hole that stays is a segment that was deleted.
+        for _ in range(_LISTINGS):
             for day in active:
                 _list_day(day, listing)
+            last, has_hole = self._seen_up_to(listing.segments)
+            if not has_hole:
+                break
+        self._last = last
         return [segment for segment in listing.segments if segment not in self._done]
 
     def _active_days(self) -> list[Path]:
@@ -261,15 +265,15 @@ class Follower:
                 active.append(day)
         return active
 
-    def _has_hole(self, segments: list[Segment]) -> bool:
-        """Whether a boot has a segment after one that was never seen, because it was renamed during the listing."""
-        hole = False
+    def _seen_up_to(self, segments: list[Segment]) -> tuple[dict[tuple[str, str, str], int], bool]:
+        """By boot the number of the last segment seen, and whether one is missing that came since the last call."""
+        seen, has_hole = self._last.copy(), False
         for segment in segments:
             boot, number = segment.order[:3], segment.name.number
-            last = self._last.get(boot)
-            hole |= last is not None and number > last + 1
-            self._last[boot] = number if last is None else max(last, number)
-        return hole
+            last = seen.get(boot, number)
+            has_hole |= number > last + 1
+            seen[boot] = max(last, number)
+        return seen, has_hole
 
     def _of_boot(self, boot: tuple[str, str, str], segments: list[Segment]) -> Iterator[JournalEntry]:
         t = self._clocks.get(boot, 0)

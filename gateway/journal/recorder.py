@@ -41,12 +41,14 @@ class Recorder(SessionRecorder):
     ``connected`` is when the client connected, on the journal's clock; ``peer`` is its address as the journal shows it.
     """
 
+    __slots__ = ("_errors_before", "_held", "_session", "header_values", "stamp")
+
     def __init__(
         self, journal: VirtualHostJournal, session: Session, virtual_host: str, connected: int, *, peer: str | None,
         tls: bool,
     ) -> None:  # fmt: skip
         super().__init__(journal, virtual_host, session.login or b"", session.version.decode())
-        self.header_values = frozenset([name.encode() for name in journal.header_values])
+        self.header_values = tuple([name.encode() for name in journal.header_values])
         self.stamp = self.writer.clock.stamp if journal.correlate else None
         self._session = session
         # ERRORs before the login belong to no session in the journal.

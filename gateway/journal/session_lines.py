@@ -36,6 +36,9 @@ class Sampler:
         return crc32(message.to_bytes(8, "big"), self._seed) < self._bound
 
 
+_NO_FEATURES: Final[frozenset[str]] = frozenset()
+
+
 class SessionLines:
     """What all lines of one session share: their common fields, the writer, and what is known of the whole session."""
 
@@ -49,7 +52,8 @@ class SessionLines:
         self.sampler = Sampler(share, writer.boot, session_fields[0]) if share < 1 else None
         # Messages sent, counted at level message only; deliveries that the client has yet to acknowledge.
         self.sent = self.unacked = self.max_unacked = 0
-        self._used: set[str] = set()
+        # Mostly empty, and then the same for all sessions.
+        self._used = _NO_FEATURES
 
     def common(self) -> tuple[int, int, int, str, str]:
         """The fields that every line of the session begins with."""
@@ -64,7 +68,7 @@ class SessionLines:
         """Write a line for each feature that the session uses for the first time."""
         for feature in features:
             if feature not in self._used:
-                self._used.add(feature)
+                self._used |= {feature}
                 self.writer.put(UseLine(*self.common(), feature, self.version))
 
     def settled(self, count: int, requeue: bool | None) -> None:

@@ -57,6 +57,8 @@ class VirtualHostJournal:
 class SessionRecorder:
     """The lines of one session; made when it has logged in."""
 
+    __slots__ = ("_deliveries", "_journal", "_lines", "_sends", "_started", "_stat_at", "active", "writer")
+
     def __init__(self, journal: VirtualHostJournal, virtual_host: str, login: bytes, version: str) -> None:
         writer = journal.writer
         session_fields = (

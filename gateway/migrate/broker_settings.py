@@ -6,6 +6,7 @@ one, with all its properties, as in the broker.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Self, TypeAlias, TypeVar
 
 from gateway.migrate.erlang_terms import Atom, Term
@@ -58,6 +59,8 @@ class BrokerSettings:
     """`rabbitmq_stomp`, `rabbitmq_web_stomp`, and the settings of `rabbit` that both use."""
     foreign: int = 0
     """The number of settings of other parts of RabbitMQ."""
+    files: list[Path] = field(default_factory=list)
+    """The files that the given ones include or take a value from."""
 
     def get(self, app: str, key: str) -> Setting | None:
         """A setting, if the files have it."""
@@ -73,10 +76,35 @@ class BrokerSettings:
         return setting.value if setting is not None and isinstance(setting.value, Mapping) else {}
 
     def override_with(self, later: Self) -> None:
-        """Add the settings of a later file, which replace earlier ones."""
+        """Add the settings of a later file, which replace earlier ones, and say so.
+
+        TLS options without a certificate are joined to the earlier ones: the broker would not start with them alone,
+        and a listener would be lost.
+        """
         for app, settings in later.apps.items():
-            self.apps.setdefault(app, {}).update(settings)
+            earlier = self.apps.setdefault(app, {})
+            for key, setting in settings.items():
+                earlier[key] = self._overridden(earlier[key], setting) if key in earlier else setting
         self.foreign += later.foreign
+        self.files += later.files
+
+    def _overridden(self, earlier: Setting, later: Setting) -> Setting:
+        old, new = earlier.value, later.value
+        if (
+            isinstance(old, Mapping)
+            and isinstance(new, Mapping)
+            and "certfile" in old
+            and not {"certfile", "cert"} & {*new}
+        ):
+            missing = [str(setting) for name, setting in old.items() if name not in new]
+            text = "In the broker it replaces all options of rabbitmq.conf, and without a certificate no TLS listener "
+            text += f"starts. The gateway takes these as well: {', '.join(missing)}. See whether that was meant."
+            self.report.action(later, text)
+            return Setting({**old, **new}, later.origin)
+        places = _places(earlier)
+        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+        self.report.note(later, f"It replaces {places[0]}{more}, as in the broker.")
+        return later
 
     def number(self, setting: Setting | None, default: _DefaultT, least: int = 0) -> int | _DefaultT:
         """A whole number of at least `least`."""
@@ -124,6 +152,13 @@ class BrokerSettings:
                 mistake = 'These bytes are not UTF-8. In the Erlang form write <<"..."/utf8>>.'
         self.report.mistake(setting, mistake)
         return default
+
+
+def _places(setting: Setting) -> list[str]:
+    """Where a setting comes from: the places of its entries or properties, if it has any."""
+    value = setting.value
+    parts = [*value.values()] if isinstance(value, Mapping) else value if isinstance(value, tuple) else ()
+    return list(dict.fromkeys(place for part in parts for place in _places(part))) or [str(setting)]
 
 
 def entries(setting: Setting | None) -> tuple[Setting, ...]:

@@ -135,6 +135,29 @@ KEYS: Final = {
 """The keys of each application in the Erlang form; of `rabbit` only those that matter here."""
 
 
+_SHARED: Final = frozenset(
+    "default_user default_pass default_vhost max_connections num_acceptors tcp_listeners ssl_listeners "
+    "tcp_listen_options num_tcp_acceptors num_ssl_acceptors proxy_protocol".split()
+)
+"""Keys that `rabbit` has as well as a plugin, with a meaning of its own."""
+
+
+def right_application(app: str, key: str) -> str:
+    """The application that a key of the Erlang form belongs to, if the given one does not have it; empty if none."""
+    others = [other for other in (STOMP, WEB_STOMP, RABBIT) if other != app and key in KEYS[other]]
+    return others[0] if others and key not in (_SHARED if app == RABBIT else ()) else ""
+
+
+def right_key(key: str) -> str:
+    """What a key of rabbitmq.conf with the wrong first word should be; empty if there is nothing like it."""
+    first, _, rest = key.partition(".")
+    bare = rest if first in ("stomp", "web_stomp") else key
+    if bare == key and bare.partition(".")[0] in _SHARED:
+        return ""
+    found = (other for other in (bare, f"stomp.{bare}", f"web_stomp.{bare}") if other != key and mapping_of(other))
+    return next(found, "")
+
+
 def property_names(app: str, key: str) -> frozenset[str]:
     """The properties of a property list that rabbitmq.conf has keys for."""
     found = (mapping.property_name for mapping in MAPPINGS.values() if (mapping.app, mapping.key) == (app, key))

@@ -61,6 +61,9 @@ def migrate(options: MigrateOptions) -> ExitCode:
 def _make_configuration(options: MigrateOptions, report: MigrationReport) -> tuple[str, bool]:
     """The text of the configuration, and whether it has a passcode from the files."""
     sources = read_sources(options.files, options.enabled_plugins, report, os.environ)
+    if options.output is not None:
+        plugins = [] if options.enabled_plugins is None else [options.enabled_plugins]
+        _refuse_input(options.output, [*options.files, *plugins, *sources.settings.files])
     translation = translate(sources, options.upstream, options.port_offset, options.passcode_variable)
     directory = Path() if options.output is None else options.output.parent
     # The first check adds to the report, which stands at the end of the text. So the final text is checked again.
@@ -162,3 +165,8 @@ def write_file(file: Path, text: str, *, is_private: bool, force: bool) -> None:
 def _refuse_existing(file: Path) -> None:
     if file.exists():
         raise UsageError(f"{file} is there already. Give another name, or --force to replace it.")
+
+
+def _refuse_input(output: Path, inputs: Sequence[Path]) -> None:
+    if any(output.exists() and file.exists() and output.samefile(file) for file in inputs):
+        raise UsageError(f"{output} is one of the files that are read, and stays as it is. Give another name.")

@@ -53,12 +53,17 @@ class MigrationReport:
         if line not in self.mistakes:
             self.mistakes.append(line)
 
-    def unknown_key(self, about: object) -> None:
-        """Report a key of one of the plugins that is not known."""
-        if self.lenient:
-            self.dropped(about, "This key is not known. Find out what it does, and whether clients need it.")
+    def unknown_key(self, about: object, place: str = "") -> None:
+        """Report a key that is not known; `place` is where a key of this name belongs, if there is such a place."""
+        if place:
+            text = f"It has no effect here: it belongs into {place}. "
+            advice = "Move it, delete it, or go on without it by --lenient."
         else:
-            self.mistake(about, "This key is not known. Delete it, or go on without it by --lenient.")
+            text, advice = "This key is not known. ", "Delete it, or go on without it by --lenient."
+        if self.lenient:
+            self.dropped(about, text + ("Find out what it does, and whether clients need it." if not place else ""))
+        else:
+            self.mistake(about, text + advice)
 
     def sections(self, width: int) -> Iterator[tuple[str, list[str]]]:
         """Each heading that has remarks, and the lines of its remarks as items of a list."""

@@ -1,21 +1,31 @@
 """Reads RabbitMQ's files, finds out the form of each, and merges their settings."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from gateway.errors import UsageError
+from gateway.migrate.broker_environment import (
+    Variable,
+    all_variables,
+    broker_variables,
+    plugins_of_environment,
+    report_environment,
+    settings_of_environment,
+)
 from gateway.migrate.broker_settings import BrokerSettings, Origin, Setting, printable, shown
-from gateway.migrate.conf_schema import KEYS, LISTS, PROPERTY_LISTS, RABBIT
+from gateway.migrate.conf_lines import FORGOTTEN, MAIN_FILE, ConfFile
+from gateway.migrate.conf_schema import KEYS, LISTS, PROPERTY_LISTS, RABBIT, STOMP, WEB_STOMP, right_application
 from gateway.migrate.erlang_scanner import TermSyntaxError
 from gateway.migrate.erlang_terms import Atom, Term, Tuple, read_terms
+from gateway.migrate.file_forms import Form, form_by_name, form_of
 from gateway.migrate.migration_report import MigrationReport
 from gateway.migrate.rabbitmq_conf import settings_of_conf
+from gateway.migrate.text_files import read_text
 
-_MAX_SIZE: Final = 4 << 20
-_LATIN_1: Final = re.compile(rb"(?:[^\n]*\n)?[^\n]*%[^\n]*coding[:=]\s*latin-1")
+_ADVANCED: Final = "advanced.config"
+_NO_VARIABLES: Final = "It has no variable of the broker (RABBITMQ_...): it counts for $(NAME) in rabbitmq.conf alone."
 _NOT_A_CONFIGURATION: Final = "A file like this is one list of applications: [{rabbitmq_stomp, [...]}]."
 
 
@@ -33,71 +43,79 @@ class Sources:
 def read_sources(
     files: Sequence[Path], enabled_plugins: Path | None, report: MigrationReport, environment: Mapping[str, str]
 ) -> Sources:
-    """Read files in any order. Those in the Erlang form override those in the form of rabbitmq.conf.
+    """Read files in any order. Those in the Erlang form override rabbitmq.conf, and that the broker's environment.
 
     Of each form, a later file overrides an earlier one. Raises UsageError if a file cannot be read, or if
     `enabled_plugins` is not a list of plugins.
     """
-    confs: list[tuple[str, str]] = []
-    configs: list[tuple[str, list[Term]]] = []
-    names: list[str] = []
-    plugins: frozenset[str] | None = None
-    for file in files:
-        text, name = _text(file), _name(file, files)
-        names.append(name)
-        if not _is_erlang(text, file):
-            confs.append((name, text))
-            continue
-        terms = _terms(text, name, report) or []
-        found = _plugins(terms) if terms else None
-        if found is None:
-            configs.append((name, terms))
-        else:
-            plugins = found
-    settings = settings_of_conf(confs, report, environment)
-    for name, terms in configs:
+    found = _sorted(files, report)
+    settings = settings_of_environment(found.variables, report)
+    settings.override_with(settings_of_conf(found.confs, report, {**environment, **found.environment}))
+    for name, terms in found.configs:
         settings.override_with(settings_of_terms(terms, name, report))
+    names, plugins, given = list(found.names), found.plugins, list(files)
     if enabled_plugins is not None:
         names.append(_name(enabled_plugins, files))
-        list_of_plugins = _terms(_text(enabled_plugins), names[-1], report)
+        given.append(enabled_plugins)
+        list_of_plugins = _terms(read_text(enabled_plugins), names[-1], report)
         plugins = None if list_of_plugins is None else _plugins(list_of_plugins)
         if list_of_plugins is not None and plugins is None:
             raise UsageError(f"{printable(str(enabled_plugins))} is no list of plugins like [rabbitmq_stomp].")
-    return Sources(settings, plugins, names)
+    if any(_has_forgotten_advanced(file, files) for file in files):
+        report.action(_ADVANCED, FORGOTTEN)
+    report_environment(found.variables, [file.name for file in given], settings)
+    in_variable = plugins_of_environment(found.variables)
+    return Sources(settings, plugins if in_variable is None else in_variable, names)
+
+
+@dataclass
+class _SortedFiles:
+    """The files by their form, each with its name."""
+
+    names: list[str] = field(default_factory=list)
+    confs: list[ConfFile] = field(default_factory=list)
+    configs: list[tuple[str, list[Term]]] = field(default_factory=list)
+    variables: list[Variable] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+    plugins: frozenset[str] | None = None
+
+
+def _sorted(files: Sequence[Path], report: MigrationReport) -> _SortedFiles:
+    found = _SortedFiles()
+    for file in files:
+        text, name = read_text(file), _name(file, files)
+        found.names.append(name)
+        form = form_of(text, file)
+        if form is not form_by_name(file):
+            report.note(name, f"It is read as {form.value}, because of what is in it.")
+        if form is Form.ERLANG:
+            terms = _terms(text, name, report) or []
+            plugins = _plugins(terms) if terms else None
+            if plugins is None:
+                found.configs.append((name, terms))
+            else:
+                found.plugins = plugins
+        elif form is Form.ENVIRONMENT:
+            variables = list(broker_variables(text, name))
+            if not variables:
+                report.note(name, _NO_VARIABLES)
+            found.variables += variables
+            found.environment |= all_variables(text)
+        else:
+            found.confs.append(ConfFile(file, name, text))
+    return found
+
+
+def _has_forgotten_advanced(file: Path, files: Sequence[Path]) -> bool:
+    beside = file.parent / _ADVANCED
+    is_read = any(other.resolve() == beside.resolve() for other in files)
+    return file.name == MAIN_FILE and beside.is_file() and not is_read
 
 
 def _name(file: Path, files: Sequence[Path]) -> str:
     """A file's own name, with its directory if another file has the same name."""
     is_unique = sum(other.name == file.name for other in files) <= 1
     return printable(file.name if is_unique else str(file))
-
-
-def _text(file: Path) -> str:
-    name = printable(str(file))
-    try:
-        with file.open("rb") as opened:
-            data = opened.read(_MAX_SIZE + 1)
-    except OSError as error:
-        raise UsageError(f"{name} cannot be read: {error.strerror or error}.") from None
-    if len(data) > _MAX_SIZE:
-        raise UsageError(f"{name} is larger than any configuration ({_MAX_SIZE >> 20} MiB).")
-    try:
-        return data.decode("latin-1" if _LATIN_1.match(data) else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        line, column = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
-        text = f"{name}: line {line}, byte {column}: This is not UTF-8. Save the file as UTF-8."
-        raise UsageError(text) from None
-
-
-def _is_erlang(text: str, file: Path) -> bool:
-    """Tell the form by the first character outside comments, or by the name if the file is empty."""
-    for line in text.splitlines():
-        bare = line.strip()
-        if bare.startswith("%"):
-            return True
-        if bare and not bare.startswith("#"):
-            return bare.startswith(("[", "{", "<", '"'))
-    return file.suffix == ".config"
 
 
 # The Erlang form: advanced.config, the classic rabbitmq.config, and enabled_plugins.
@@ -141,16 +159,19 @@ def settings_of_terms(terms: list[Term], file: str, report: MigrationReport) -> 
 def _read_application(application: Setting, settings: BrokerSettings) -> None:
     app, items = application.origin.key, application.value
     if app not in KEYS:
+        if "stomp" in app.lower():
+            settings.report.unknown_key(application, f"{{{WEB_STOMP if 'web' in app.lower() else STOMP}, [...]}}")
         settings.foreign += len(items) if isinstance(items, list) else 0
         return
     found, others = _properties(application, last_counts=True)
     for key, setting in found.items():
+        place = right_application(app, key)
         if key in KEYS[app]:
             settings.put(app, key, _structured(app, key, setting, settings.report))
-        elif app == RABBIT:
+        elif app == RABBIT and not place:
             settings.foreign += 1
         else:
-            settings.report.unknown_key(setting)
+            settings.report.unknown_key(setting, place and f"{{{place}, [...]}}")
     if others:
         settings.report.mistake(application, "In this list is something that is not of the form {key, value}.")
 

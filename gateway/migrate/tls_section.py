@@ -5,23 +5,25 @@ from typing import Final
 
 from gateway.migrate.broker_settings import BrokerSettings, Setting, entries
 from gateway.migrate.conf_schema import RABBIT, STOMP
+from gateway.migrate.erlang_ciphers import NEWEST, Ciphers, read_ciphers
 from gateway.migrate.erlang_terms import Atom
 from gateway.migrate.yaml_writer import PLUGIN_DEFAULT, YamlWriter
 
 _INLINE: Final = "stands in the configuration itself. Write it into a file (PEM), name that as"
 _OF_OPENSSL: Final = (
     "honor_cipher_order", "honor_ecc_order", "reuse_sessions", "reuse_session", "secure_renegotiate",
-    "client_renegotiation", "ciphers", "dh", "dhfile", "psk_identity", "bypass_pem_cache",
+    "client_renegotiation", "psk_identity", "bypass_pem_cache",
 )  # fmt: skip
 _DROPPED: Final = {
     **dict.fromkeys(_OF_OPENSSL, "Nothing to do: the gateway leaves this to OpenSSL."),
     **dict.fromkeys(("log_level", "log_alert"), "Nothing to do: the gateway's log says why a handshake failed."),
-    "crl_check": "The gateway does not look up revoked certificates. Where that matters, keep their life short.",
+    **dict.fromkeys(("dh", "dhfile"), "Nothing to do: the gateway offers no ciphers that need it (DHE)."),
     "depth": "The gateway takes chains of certificates of any length.",
 }
 _TRANSLATED: Final = frozenset(
-    "certfile keyfile cacertfile password verify fail_if_no_peer_cert versions cert key cacerts".split()
+    "certfile keyfile cacertfile verify fail_if_no_peer_cert versions ciphers cert key cacerts".split()
 )
+_VERSIONS: Final = ("tlsv1.2", "tlsv1.3")
 _NAME_SOURCES: Final = ("distinguished_name", "common_name", "subject_alternative_name", "subject_alt_name")
 _SAN_TYPES: Final = ("dns", "ip", "email", "uri", "other_name")
 
@@ -63,22 +65,62 @@ def write_tls(writer: YamlWriter, tls: Mapping[str, Setting], settings: BrokerSe
     is_required = settings.switch(strict, default=False) and is_asked
     verify = "required" if is_required else "optional" if is_asked else "none"
     writer.add(3, "verify", verify, strict if is_required else tls.get("verify"))
-    _write_version(writer, tls.get("versions"), settings)
+    _write_versions(writer, tls, settings)
     _report_options(tls, settings)
     return _write_certificate_login(writer, certificate, settings, is_asked=is_asked)
 
 
-def _write_version(writer: YamlWriter, setting: Setting | None, settings: BrokerSettings) -> None:
-    values = [entry.value for entry in entries(setting)]
-    versions = {value.name if isinstance(value, Atom) else str(value) for value in values}
-    writer.add(3, "min_version", "1.3" if versions == {"tlsv1.3"} else "1.2", setting)
+def _write_versions(writer: YamlWriter, tls: Mapping[str, Setting], settings: BrokerSettings) -> None:
+    """Write versions and ciphers. If only ciphers of one version are listed, no other version can be spoken."""
+    source, ciphers = tls.get("versions"), tls.get("ciphers")
+    versions = _versions(source, settings)
+    found = None if ciphers is None else read_ciphers(ciphers)
+    of_ciphers = None
+    if found is not None and len(versions) > 1 and bool(found.newest) != bool(found.usable or found.useless):
+        versions, of_ciphers = _VERSIONS[1:] if found.newest else _VERSIONS[:1], ciphers
+    oldest, newest = versions[0], versions[-1]
+    writer.add(
+        3, "min_version", oldest.removeprefix("tlsv"), (of_ciphers if oldest == _VERSIONS[1] else None) or source
+    )
+    if newest == _VERSIONS[0]:
+        writer.add(3, "max_version", "1.2", of_ciphers or source)
+    if found is not None and found.usable and oldest == _VERSIONS[0]:
+        writer.add(3, "ciphers", ":".join(found.usable), ciphers)
+    if found is not None:
+        _report_ciphers(found, ciphers, versions, settings)
+
+
+def _versions(setting: Setting | None, settings: BrokerSettings) -> tuple[str, ...]:
+    """Those that the gateway speaks, too, the oldest first; both of its own if that leaves none."""
     if setting is None:
-        return
-    if versions - {"tlsv1.2", "tlsv1.3"}:
-        text = "The gateway speaks TLS 1.2 and 1.3. Clients that know older versions only fail."
-        settings.report.dropped(setting, text)
-    elif "tlsv1.3" not in versions:
-        settings.report.note(setting, "The gateway speaks TLS 1.3 as well; it cannot be told not to.")
+        return _VERSIONS
+    values = [entry.value for entry in entries(setting)]
+    names = {value.name if isinstance(value, Atom) else str(value) for value in values}
+    if names - {*_VERSIONS}:
+        text = (
+            "The gateway speaks TLS 1.2 and 1.3 only. Clients that know older versions alone would fail, so find and "
+        )
+        text += "update them first: rabbitmqctl list_stomp_connections conn_name ssl_protocol"
+        settings.report.action(setting, text)
+    return tuple(version for version in _VERSIONS if version in names) or _VERSIONS
+
+
+def _report_ciphers(
+    found: Ciphers, setting: Setting | None, versions: tuple[str, ...], settings: BrokerSettings
+) -> None:
+    if found.useless and _VERSIONS[0] in versions:
+        text = f"The gateway cannot offer {', '.join(found.useless)}. Clients that know no other cipher would fail. "
+        own = (
+            ""
+            if found.usable
+            else "None is left, so it offers its own, which are good: delete the setting, or set ciphers."
+        )
+        settings.report.action(setting, f"{text}{own}".rstrip())
+    if _VERSIONS[1] in versions and {*NEWEST} - {*found.newest}:
+        text = (
+            f"The ciphers of TLS 1.3 cannot be chosen; the gateway offers {', '.join(NEWEST)}. Where that is against a "
+        )
+        settings.report.action(setting, f'{text}rule, set max_version: "1.2".')
 
 
 def _report_options(tls: Mapping[str, Setting], settings: BrokerSettings) -> None:
@@ -86,6 +128,12 @@ def _report_options(tls: Mapping[str, Setting], settings: BrokerSettings) -> Non
         if name == "password":
             text = "The gateway takes no encrypted private key. Decrypt it: openssl pkey -in OLD -out NEW, mode 0600, "
             settings.report.action(setting, text + "and name NEW as tls.key_file.")
+        elif name == "crl_check":
+            if setting.value != Atom("false") and verifies_peers(tls, settings):
+                text = (
+                    "The gateway fetches no lists of revoked certificates. Name a file with them (PEM) as tls.crl_file."
+                )
+                settings.report.action(setting, text)
         elif name not in _TRANSLATED:
             settings.report.dropped(setting, _DROPPED.get(name, "The gateway has nothing like this."))
     if "cacertfile" in tls:

@@ -7,6 +7,7 @@ from typing import Final
 from pydantic_core import PydanticCustomError
 
 from gateway import __version__
+from gateway.config.listener_settings import DEFAULT_ADMIN_ADDRESS
 from gateway.config.scalars import BrokerUrl
 from gateway.errors import UsageError
 from gateway.migrate.broker_settings import BrokerSettings, Setting, entries
@@ -19,6 +20,7 @@ from gateway.migrate.source_files import Sources
 from gateway.migrate.tls_section import verifies_peers
 from gateway.migrate.yaml_writer import YamlWriter
 
+_PROMETHEUS: Final = "rabbitmq_prometheus"
 _LOOPBACK: Final = "127.0.0.1"
 _AMQP_PORT: Final = 5672
 _SAME_MACHINE: Final = (
@@ -49,7 +51,7 @@ _DROPPED_SOCKET_OPTIONS: Final = {
         ("send_timeout", "send_timeout_close"), "slow_consumer_timeout (60s) closes a client that does not read."
     ),
     "nodelay": "Nothing to do: the gateway never delays small packets.",
-    "keepalive": "The gateway sets no TCP keep-alive. Heart-beats find out who is gone: clients can ask for them.",
+    "keepalive": "Nothing to do: the gateway asks silent clients after tcp_keepalive (60s) anyway.",
     "tos": "The gateway marks no packets. If the network needs it, mark them by port in the firewall.",
 }
 _DROPPED_HTTP_OPTIONS: Final = dict.fromkeys(
@@ -104,6 +106,7 @@ def translate(sources: Sources, upstream: Sequence[str], port_offset: int, passc
     _write_upstream(writer, settings, upstream)
     defaults = DefaultsSection(writer, settings, passcode_variable)
     defaults.write(with_certificate_users=listeners.has_certificate_login)
+    _write_admin(writer, sources, report)
     _report_dropped(settings, (STOMP, WEB_STOMP) if with_web_stomp else (STOMP,))
     report.note("virtual_hosts", '"*" passes every host on, as the plugin does. Leave it out while `parity` runs.')
     if settings.foreign:
@@ -128,6 +131,16 @@ def _web_stomp_runs(sources: Sources, report: MigrationReport) -> bool:
     if is_configured and WEB_STOMP not in plugins:
         report.note("", f"{WEB_STOMP} is configured and not enabled: its settings are left out.")
     return WEB_STOMP in plugins
+
+
+def _write_admin(writer: YamlWriter, sources: Sources, report: MigrationReport) -> None:
+    """Write the address of the gateway's own metrics where RabbitMQ has metrics, too, so that nobody mixes them up."""
+    if sources.plugins and _PROMETHEUS in sources.plugins:
+        writer.add(0, "admin", str(DEFAULT_ADMIN_ADDRESS), f"{_PROMETHEUS} is enabled, which has 15692")
+        text = (
+            f"The gateway's metrics are at http://{DEFAULT_ADMIN_ADDRESS}/metrics, for this machine only. RabbitMQ's "
+        )
+        report.note("admin", f"{text}stay where they are: scrape both.")
 
 
 # The group `upstream`: the broker whose files these are.

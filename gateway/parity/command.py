@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from aiormq.exceptions import AMQPError
 
@@ -36,7 +36,7 @@ _NO_BROKER = (
     "the broker cannot be reached over AMQP (--amqp): whatever needs that is skipped, and whether "
     "both servers have the same broker is not known"
 )
-_WRONG_URL = "--amqp must be amqp://USER:PASSWORD@HOST:PORT/VHOST, with %2F for a slash in VHOST"
+_WRONG_URL = "--amqp must be amqp://HOST:PORT, or amqp://USER:PASSWORD@HOST:PORT/VHOST with %2F for a slash in VHOST"
 _UNQUOTED = (
     "--amqp has an @, a slash, ? or # where none belongs: in USER, PASSWORD and VHOST write %40 for @, %2F for a "
     "slash, %3F for ?, %23 for #"
@@ -145,7 +145,7 @@ def _checked(options: Namespace) -> _CheckedOptions:
         raise UsageError(f"{' and '.join(missing)} {are} missing: both servers are needed, as HOST:PORT")
     servers = {side: _address(f"--{side}", text or "") for side, text in texts.items()}
     passcode = _passcode(options.passcode_file)
-    amqp_url = options.amqp or _amqp_url(servers["plugin"], options.login, passcode, options.host)
+    amqp_url = _amqp_url(options, servers["plugin"], passcode)
     amqp_login, virtual_host, amqp_address = _parse_amqp_url(amqp_url)
     if virtual_host != options.host:
         raise UsageError(
@@ -184,12 +184,18 @@ def _passcode(file: str | None) -> str:
     return text.removesuffix("\r\n") if text.endswith("\r\n") else text.removesuffix("\n")
 
 
-def _amqp_url(plugin: Address, login: str, passcode: str, virtual_host: str) -> str:
+def _amqp_url(options: Namespace, plugin: Address, passcode: str) -> str:
+    """The broker's URL; where it has no user or no virtual host, those of the clients."""
     host = f"[{plugin[0]}]" if ":" in plugin[0] else plugin[0]
-    user = f"{quote(login, safe='')}:{quote(passcode, safe='')}"
+    try:
+        parts = urlsplit(options.amqp or f"amqp://{host}:5672")
+    except ValueError:
+        raise UsageError(_WRONG_URL) from None
+    user = f"{quote(options.login, safe='')}:{quote(passcode, safe='')}"
     # aiormq reads the path `/` as the virtual host `/`, and removes the first slash of any other path.
-    path = "/" if virtual_host == "/" else f"/{quote(virtual_host, safe='')}"
-    return f"amqp://{user}@{host}:5672{path}"
+    path = "/" if options.host == "/" else f"/{quote(options.host, safe='')}"
+    netloc = parts.netloc if "@" in parts.netloc else f"{user}@{parts.netloc}"
+    return urlunsplit(parts._replace(netloc=netloc, path=parts.path or path))
 
 
 def _parse_amqp_url(url: str) -> tuple[str, str, str]:

@@ -15,21 +15,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from gateway.errors import PipelineError
 from gateway.journal.segments import SegmentName
 from gateway.pipeline.journal_segments import day_in
 from gateway.pipeline.lake import Lake
-from gateway.pipeline.line_parser import bad_lines_of, events_of, parse
-from gateway.pipeline.rollup import day_of, roll_up
-from gateway.pipeline.spark_tables import list_files, read_files, write_files
+from gateway.pipeline.spark_tables import computed, list_files, read_files, write_files
 from gateway.pipeline.table_schemas import BATCH_TABLES, schema_of
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_CLOCK_TOLERANCE: Final = 300_000_000
-"""How far a clock may be adjusted during a session, in microseconds, so that its first day is still found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +75,10 @@ def commit_planned(spark: SparkSession, lake: Lake) -> None:
     """Commit the files of all batches that are planned, in order. Raises PipelineError if files are missing."""
     for batch, directory in lake.unfinished():
         planned = _planned_rows(lake, batch)
-        for table in BATCH_TABLES:
-            if lake.last_batch(table) >= batch:
-                continue
-            files = list_files(spark, lake, table, directory)
+        lacking = [table for table in BATCH_TABLES if lake.last_batch(table) < batch]
+        found = list_files(spark, lake, directory, [table for table in lacking if planned[table] != 0])
+        for table in lacking:
+            files = found.get(table, [])
             rows = sum(file.rows for file in files)
             wanted = planned[table]
             is_whole = rows == wanted if wanted is not None else rows > 0 or not planned["events"]
@@ -112,14 +108,14 @@ def _new_segments(lake: Lake, offered: list[OfferedSegment]) -> dict[str, Offere
     return {name: named[name] for name in named.keys() - known(lake, named)}
 
 
-def known(lake: Lake, names: Mapping[str, object] | set[str]) -> set[str]:
+def known(lake: Lake, names: Mapping[str, object]) -> set[str]:
     """Which of some segments the lake has."""
     parts = (SegmentName.read(name) for name in names)
     boots = ", ".join(sorted({f"'{part.boot}'" for part in parts if part is not None}))
     if not boots:
         return set()
     found = lake.sql(f"select name from segments where boot in ({boots})")  # noqa: S608 - hexadecimal digits
-    return set(found["name"].to_pylist()) & set(names)
+    return set(found["name"].to_pylist()) & names.keys()
 
 
 def _add_segments(lake: Lake, lines: DataFrame, segments: Mapping[str, OfferedSegment]) -> IngestedBatch | None:
@@ -127,11 +123,11 @@ def _add_segments(lake: Lake, lines: DataFrame, segments: Mapping[str, OfferedSe
     number, directory = lake.last_batch("segments") + 1, uuid.uuid4().hex
     spark = lines.sparkSession
     paths = [segment.path for segment in segments.values()]
-    write_files(events_of(parse(lines.where(F.col("path").isin(paths)))), lake, "events", directory)
+    write_files(computed("events", lines=lines.where(F.col("path").isin(paths))), lake, "events", directory)
     events = read_files(spark, lake, "events", directory)
-    write_files(roll_up(events), lake, "rollup_10s", directory)
-    rollup_rows = sum(file.rows for file in list_files(spark, lake, "rollup_10s", directory))
-    found: dict[str, Row] = {row["file"]: row for row in _by_segment(events).collect()}
+    write_files(computed("roll_up", events=events), lake, "rollup_10s", directory)
+    rollup_rows = sum(file.rows for file in list_files(spark, lake, directory, ["rollup_10s"]).get("rollup_10s", ()))
+    found: dict[str, Row] = {row["file"]: row for row in computed("by_segment", events=events).collect()}
     rows = [_row(segment, segment.parts, found.get(name)) for name, segment in segments.items() if segment.parts]
     _write_bad_lines(lake, lines, [segments[str(row["name"])].path for row in rows if row["bad"]], directory)
     about = {"batch": number, "directory": directory, "rollup_rows": rollup_rows, "ingested": datetime.now(UTC)}
@@ -145,35 +141,8 @@ def _add_segments(lake: Lake, lines: DataFrame, segments: Mapping[str, OfferedSe
 
 def _write_bad_lines(lake: Lake, lines: DataFrame, paths: list[str], directory: str) -> None:
     if paths:
-        bad = bad_lines_of(parse(lines.where(F.col("path").isin(paths))))
+        bad = computed("bad_lines", lines=lines.where(F.col("path").isin(paths)))
         write_files(bad.coalesce(1), lake, "bad_lines", directory)
-
-
-def _by_segment(events: DataFrame) -> DataFrame:
-    """What the plan says about the events of each segment."""
-    return events.groupBy("file").agg(
-        F.count("*").alias("events"),
-        F.min("seq").alias("first"),
-        F.max("seq").alias("last"),
-        F.min_by("event", "seq").alias("first_event"),
-        F.unix_micros(F.max("ts")).alias("newest"),
-        F.collect_set("d").alias("days"),
-        *(F.collect_set(_session_day(tolerance)).alias(name) for name, tolerance in _BOUNDS.items()),
-    )
-
-
-_BOUNDS: Final = {"earliest_sessions": -_CLOCK_TOLERANCE, "latest_sessions": _CLOCK_TOLERANCE}
-
-
-def _session_day(tolerance: int) -> Column:
-    """The day on which the session began whose beginning or end an event is.
-
-    Of an end, the beginning is computed from its time and the session's duration, which come from different clocks; a
-    session that began near midnight counts for both days.
-    """
-    duration = F.coalesce(F.try_element_at("totals", F.lit("us")), F.lit(0))
-    began = F.timestamp_micros(F.unix_micros("ts") - duration + tolerance)
-    return F.when(F.col("event").isin("connect", "end"), day_of(began))
 
 
 def _row(segment: OfferedSegment, name: SegmentName, found: Row | None) -> dict[str, object]:

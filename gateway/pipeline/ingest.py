@@ -11,7 +11,7 @@ import hashlib
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
@@ -25,14 +25,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from gateway.errors import ExitCode, PipelineError
 from gateway.pipeline import tables
 from gateway.pipeline.batches import add_lines, commit_planned, known
-from gateway.pipeline.journal_segments import absolute, later_versions_in, names_in, stream_of_lines
+from gateway.pipeline.journal_segments import absolute, later_versions_in, sizes_in, stream_of_lines
 from gateway.pipeline.lake import Lake, known_trouble
 from gateway.pipeline.progress import Progress
 from gateway.pipeline.spark_session import SparkOptions, configured, first_line, spark_session
 from gateway.pipeline.spark_tables import hadoop_path
 
-_SHORT_RUN_BELOW: Final = 300
-"""Waiting segments below which a run ends before Java's second compiler pays off."""
+_SHORT_RUN_BYTES: Final = 96 << 20
+"""Waiting bytes below which a run ends before Java's second compiler pays off."""
 _REFRESH_INTERVAL: Final = 300.0
 _POLL_INTERVAL: Final = 1
 """Seconds between two looks at the stream and at signals."""
@@ -113,24 +113,28 @@ class _IngestRun:
         if waiting or waiting is None or self._options.every is not None or self._is_unfinished():
             with self._signals():
                 if spark is None:
-                    quick = self._options.every is None and waiting is not None and len(waiting) < _SHORT_RUN_BELOW
-                    with spark_session(self._options.spark, quick_start=quick) as session:
+                    is_short = waiting is not None and sum(waiting.values()) < _SHORT_RUN_BYTES
+                    quick_start = is_short and self._options.every is None
+                    with spark_session(self._options.spark, quick_start=quick_start) as session:
                         self._work(session)
                 else:
                     self._work(configured(spark))
         self._progress.end()
         return self._outcome(waiting)
 
-    def _waiting(self) -> set[str] | None:
-        """The names of local segments that are not in the lake; None if not all journals are local."""
-        names = names_in(self._journals)
-        return None if names is None else names - known(self._lake, names)
+    def _waiting(self) -> dict[str, int] | None:
+        """The sizes of local segments that are not in the lake, by name; None if not all journals are local."""
+        sizes = sizes_in(self._journals)
+        if sizes is None:
+            return None
+        here = known(self._lake, sizes)
+        return {name: size for name, size in sizes.items() if name not in here}
 
     def _is_unfinished(self) -> bool:
         """Whether a batch is planned and not in all tables yet."""
         return bool(self._lake.unfinished()) or tables.lacks_batches(self._lake)
 
-    def _outcome(self, waiting: set[str] | None) -> ExitCode:
+    def _outcome(self, waiting: Mapping[str, int] | None) -> ExitCode:
         later = later_versions_in(self._journals)
         if later:
             self._progress.warn(
@@ -143,9 +147,9 @@ class _IngestRun:
             return ExitCode.TERMINATED if self._options.every is None else ExitCode.OK
         return ExitCode.FAILURE if self._left_unread(waiting) or later else ExitCode.OK
 
-    def _left_unread(self, waiting: set[str] | None) -> bool:
+    def _left_unread(self, waiting: Mapping[str, int] | None) -> bool:
         """Whether segments were not read although they were there from the start; warns if so."""
-        left = sorted((waiting or set()) & (self._waiting() or set()))
+        left = sorted((waiting or {}).keys() & (self._waiting() or {}).keys())
         if left:
             self._progress.warn(
                 f"{len(left)} segment{'s'[: len(left) != 1]} waited and were not read, {left[0]} the first of them: "

@@ -1,4 +1,4 @@
-"""The segments of journals: as a stream of lines for Spark, and those in local directories by name."""
+"""The segments of journals: as a stream of lines for Spark, and those in local directories."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from gateway.errors import UsageError
 from gateway.journal.schema import VERSION
-from gateway.journal.segments import PATTERN, SegmentName
+from gateway.journal.segments import PATTERN
 from gateway.pipeline.lake import location
 from gateway.pipeline.spark_tables import hadoop_path
-from gateway.pipeline.stored_segments import stored_segments
+from gateway.pipeline.stored_segments import StoredSegment, stored_segments
 
 _DAY: Final = "/d=([^/]*)/[^/]*$"
 _PATTERN_CHARACTERS: Final = frozenset("*?[]{}\\")
@@ -62,20 +62,20 @@ def day_in(path: str) -> str:
     return found[1] if found else ""
 
 
-def names_in(journals: Sequence[str]) -> set[str] | None:
-    """The names of the finished segments; None if a journal is no directory of this machine.
+def sizes_in(journals: Sequence[str]) -> dict[str, int] | None:
+    """The sizes of the finished segments by name; None if a journal is no directory of this machine.
 
     Raises PipelineError if a directory is not there or cannot be read.
     """
     if any("://" in journal for journal in journals):
         return None
-    return {str(name) for name in _finished(journals) if name.version == VERSION}
+    return {str(each.name): each.size for each in _finished(journals) if each.name.version == VERSION}
 
 
 def later_versions_in(journals: Sequence[str]) -> int:
     """How many segments in local directories have a schema version that this release cannot read."""
-    return sum(name.version > VERSION for name in _finished(each for each in journals if "://" not in each))
+    return sum(each.name.version > VERSION for each in _finished(each for each in journals if "://" not in each))
 
 
-def _finished(journals: Iterable[str]) -> Iterator[SegmentName]:
-    return (each.name for journal in journals for each in stored_segments(journal) if not each.is_open)
+def _finished(journals: Iterable[str]) -> Iterator[StoredSegment]:
+    return (each for journal in journals for each in stored_segments(journal) if not each.is_open)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
@@ -28,8 +30,9 @@ _REQUIRED: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+    "spark.sql.ansi.enforceReservedKeywords": "false",
 }
-"""Without these the tables would have other contents."""
+"""Without these the tables would have other contents, or none."""
 
 _DEFAULTS: Final = {
     # Otherwise every task sorts its rows by day and level before it writes them.
@@ -43,6 +46,7 @@ _DEFAULTS: Final = {
 _AT_START: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 _QUICK_START: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Only Java's first compiler: a third of the start is saved, and code that runs for long is three times as slow."""
+_JAVA_OPTIONS: Final = frozenset({"spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,9 @@ class SparkOptions:
     def settings(self, *, quick_start: bool) -> dict[str, str]:
         """The settings to start with, ours below the user's."""
         found = dict(_AT_START)
-        if quick_start and (self.master or "local").startswith("local"):
+        # Not beside the user's: Java does not start with two garbage collectors.
+        has_java_options = _JAVA_OPTIONS & {*self.conf, *_default_names()}
+        if quick_start and (self.master or "local").startswith("local") and not has_java_options:
             found["spark.driver.extraJavaOptions"] = _QUICK_START
         if self.master is not None:
             found["spark.master"] = self.master
@@ -117,6 +123,14 @@ def configured(session: SparkSession) -> SparkSession:
     for name, value in _REQUIRED.items():
         own.conf.set(name, value)
     return own
+
+
+def _default_names() -> list[str]:
+    """The names that spark-defaults.conf sets."""
+    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    path = Path(os.environ.get("SPARK_CONF_DIR") or Path(home, "conf"), "spark-defaults.conf")
+    text = path.read_text(errors="replace") if path.is_file() else ""
+    return re.findall(r"^\s*([^\s=:#!]+)", text, re.MULTILINE)
 
 
 def first_line(error: BaseException) -> str:

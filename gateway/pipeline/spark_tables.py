@@ -1,4 +1,4 @@
-"""How Spark reads the tables of a lake, and writes files into them.
+"""How Spark computes the rows of tables, writes files into them, and reads them.
 
 Spark writes into a fresh directory ``data/<directory>`` of a table. Nobody sees these files before a commit names them
 (`Lake.commit_files`), and those that none ever names are removed by `pipeline compact`.
@@ -7,18 +7,39 @@ Spark writes into a fresh directory ``data/<directory>`` of a table. Nobody sees
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Final
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
+from gateway.journal.schema import EVENT_WORDS, MESSAGE_EVENTS, VERSION
 from gateway.pipeline.lake import DataFile, Lake
 from gateway.pipeline.table_schemas import COLUMNS, partitions_of, schema_of
 
+_TEMPLATES: Final = Environment(
+    loader=FileSystemLoader(Path(__file__).parent), autoescape=select_autoescape(()), undefined=StrictUndefined,
+    trim_blocks=True, lstrip_blocks=True,
+)  # fmt: skip
+_TEMPLATES.globals |= {"version": VERSION, "words": EVENT_WORDS, "message_events": MESSAGE_EVENTS}
+QUERIES: Final[Mapping[str, Callable[..., str]]] = {
+    name: macro
+    for file in ("batches.sql", "tables.sql")
+    for name, macro in vars(_TEMPLATES.get_template(file).module).items()
+}
+"""The macros of both files by name."""
+
 _HIGH_CARDINALITY: Final = {"events": ("ts", "seq", "msg_no", "latency_us", "queue_us", "body_bytes")}
 """Columns whose values rarely repeat: Parquet would begin a dictionary for them and give it up again."""
+
+
+def computed(query: str, values: Mapping[str, object] | None = None, **frames: DataFrame) -> DataFrame:
+    """The rows that one of `QUERIES` computes from others."""
+    spark = next(iter(frames.values())).sparkSession
+    return spark.sql(QUERIES[query](**(values or {})), None, **frames)
 
 
 def hadoop_path(url: str) -> str:
@@ -58,26 +79,31 @@ def read_files(spark: SparkSession, lake: Lake, table: str, directory: str) -> D
     return spark.read.schema(COLUMNS[table]).parquet(to_read(_place(lake, table, directory)))
 
 
-def list_files(spark: SparkSession, lake: Lake, table: str, directory: str) -> list[DataFile]:
-    """The files that `write_files` has written, those without rows left out."""
-    about = ("file_path", "file_size", "file_modification_time")
+def list_files(spark: SparkSession, lake: Lake, directory: str, tables: Collection[str]) -> dict[str, list[DataFile]]:
+    """The files that `write_files` has written into this directory of some tables; those without rows are left out."""
+    if not tables:
+        return {}
+    reader = spark.read.schema("none int").option("recursiveFileLookup", "true")  # the rows are counted, not read
     try:
-        files = read_files(spark, lake, table, directory).select(*(f"_metadata.{name}" for name in about))
+        # No pattern over the lake, since Hadoop's patterns take a colon in the name of any directory for a URL's.
+        rows = reader.parquet(*(to_read(_place(lake, table, directory)) for table in tables))
     except AnalysisException as error:
-        if error.getCondition() == "PATH_NOT_FOUND":  # there was nothing to write
-            return []
-        raise
-    counted = files.groupBy(*about).count().withColumn("modified", F.unix_millis("file_modification_time"))
-    return [
-        _data_file(row["file_path"], row["file_size"], row["modified"], row["count"], directory)
-        for row in counted.collect()
-    ]
-
-
-def _data_file(url: str, size: int, modified: int, rows: int, directory: str) -> DataFile:
-    below = url.rpartition(f"/data/{directory}/")[2]
-    partition = dict(part.split("=", 1) for part in below.split("/")[:-1])
-    return DataFile(f"data/{directory}/{below}", size, modified, rows, partition)
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        if len(tables) == 1:
+            return {}
+        # One of them has no such directory. Which one, Spark tells only of each alone.
+        return {table: files for each in tables for table, files in list_files(spark, lake, directory, [each]).items()}
+    found: dict[str, list[DataFile]] = {}
+    modified_ms = F.unix_millis("_metadata.file_modification_time")
+    for path, size, modified, count in (
+        rows.groupBy("_metadata.file_path", "_metadata.file_size", modified_ms).count().collect()
+    ):
+        place, _, below = path.rpartition(f"/data/{directory}/")
+        partition = dict(part.split("=", 1) for part in below.split("/")[:-1])
+        file = DataFile(f"data/{directory}/{below}", size, modified, count, partition)
+        found.setdefault(place.rpartition("/")[2], []).append(file)
+    return found
 
 
 def _place(lake: Lake, table: str, directory: str) -> str:

@@ -1,6 +1,7 @@
 """Computes the tables that come from the roll-up and from events at level session, for all days that changed at once.
 
-Each table is one job of Spark, which writes the files, and one commit to its Delta table, which replaces the days.
+Each table is one job of Spark, which writes the files, and one commit to its Delta table, which replaces the days. The
+commits come together at the end, those of ``durable_subs`` after all others, since it is computed from them.
 Nothing passes through this process but the names of files and days. Each commit carries the number of the last batch
 that the table now has, see `gateway.pipeline.lake`: that tells what is left to compute, and of two ingests that compute
 the same table at once, the one with more batches wins.
@@ -10,7 +11,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,18 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from gateway.pipeline.lake import Lake
-from gateway.pipeline.session_tables import boots, durable_days, durable_subs, features_used, merged, sessions
-from gateway.pipeline.spark_tables import list_files, read_table, write_files
+from gateway.pipeline.spark_tables import computed, list_files, read_table, write_files
 from gateway.pipeline.table_schemas import COMPUTED_TABLES, partitions_of, schema_of
-from gateway.pipeline.traffic_tables import (
-    by_hour,
-    dest_hour,
-    errors_hour,
-    latency_hour,
-    redeliveries_hour,
-    traffic_10s,
-    unacked_hotspots,
-)
 
 IDLE_AFTER: Final = 86_400.0
 """Seconds without a connection after which a durable subscription is idle."""
@@ -37,13 +27,7 @@ IDLE_AFTER: Final = 86_400.0
 ABANDONED_AFTER: Final = 7 * 86_400.0
 """Seconds after which it is abandoned."""
 
-_HOURLY: Final[dict[str, Callable[[DataFrame], DataFrame]]] = {
-    "dest_hour": dest_hour,
-    "latency_hour": latency_hour,
-    "errors_hour": errors_hour,
-    "redeliveries_hour": redeliveries_hour,
-    "unacked_hotspots": unacked_hotspots,
-}
+_HOURLY: Final = ("dest_hour", "latency_hour", "errors_hour", "redeliveries_hour", "unacked_hotspots")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +73,9 @@ def refresh(
     run = _Refresh(spark, lake, pending)
     run.traffic()
     run.sessions()
+    run.commit()
     run.durable_subs(idle_after, abandoned_after, time.time() if now is None else now)
+    run.commit()
     return len(pending.days)
 
 
@@ -105,58 +91,70 @@ def _pending(lake: Lake) -> _Pending:
 
 
 class _Refresh:
-    """One computation of all tables. Its files lie in directories of their own until they are committed."""
+    """One computation of all tables. Its files lie in directories of their own until `commit`."""
 
     def __init__(self, spark: SparkSession, lake: Lake, pending: _Pending) -> None:
         self._spark = spark
         self._lake = lake
         self._pending = pending
-        self._directory = f"tables-{pending.batch}-{uuid.uuid4().hex[:8]}"
+        self._directory = self._fresh_directory()
+        self._written: dict[str, list[str]] = {}
+        """The tables that are written and not committed, each with the days that are replaced."""
+
+    def _fresh_directory(self) -> str:
+        return f"tables-{self._pending.batch}-{uuid.uuid4().hex[:8]}"
 
     def traffic(self) -> None:
         """All tables that are computed from the changed days alone."""
         days = self._pending.days
         rollup = self._read("rollup_10s", days)
         events = self._read("events", days, "session")
-        hours = by_hour(rollup).repartition("d").persist()  # so the tables below need no exchange
+        hours = computed("hours", rollup=rollup).repartition("d").persist()  # so the tables below need no exchange
         try:
-            for table, compute in _HOURLY.items():
-                self._replace(table, compute(hours), days)
-            self._replace("traffic_10s", _by_day(traffic_10s(rollup)), days)
+            for table in _HOURLY:
+                self._replace(table, computed(table, hours=hours), days)
+            self._replace("traffic_10s", _by_day(computed("traffic_10s", rollup=rollup)), days)
         finally:
             hours.unpersist()
         # Late lines must not replace what was computed from all events of a day that are deleted now.
         kept = sorted({*days}.difference(self._lake.days("deleted_lines")))
-        events = events.where(F.col("d").isin(kept))
-        self._replace("boots", _by_day(boots(events)), kept)
-        self._replace("features_used", _by_day(features_used(events)), kept)
-        self._replace("durable_days", _by_day(durable_days(rollup.where(F.col("d").isin(kept)), events)), kept)
+        events, rollup = (rows.where(F.col("d").isin(kept)) for rows in (events, rollup))
+        self._replace("boots", _by_day(computed("boots", events=events)), kept)
+        self._replace("features_used", _by_day(computed("features_used", events=events)), kept)
+        self._replace("durable_days", _by_day(computed("durable_days", events=events, rollup=rollup)), kept)
 
     def sessions(self) -> None:
         """Adds beginnings and ends of sessions in new segments to what the table has."""
         days = self._pending.session_days
         segments = self._spark.createDataFrame([(name,) for name in self._pending.segments], "file string")
-        events = self._read("events", self._pending.days, "session")
-        found = sessions(events.join(F.broadcast(segments), "file", "left_semi"))
-        self._replace("sessions", _by_day(merged(self._read("sessions", days), found)), days)
+        events = self._read("events", self._pending.days, "session").join(F.broadcast(segments), "file", "left_semi")
+        columns = {"columns": schema_of("sessions").names}
+        self._replace(
+            "sessions", _by_day(computed("sessions", columns, events=events, known=self._read("sessions", days))), days
+        )
 
     def durable_subs(self, idle_after: float, abandoned_after: float, now: float) -> None:
         """The durable subscriptions of all days."""
-        subscriptions = durable_subs(
-            self._read("durable_days"), self._read("boots"),
-            idle_after=idle_after, abandoned_after=abandoned_after, now=now,
-        )  # fmt: skip
+        seconds = {"idle_after": idle_after, "abandoned_after": abandoned_after, "now": now}
+        micros = {name: round(value * 1_000_000) for name, value in seconds.items()}
+        subscriptions = computed("durable_subs", micros, days=self._read("durable_days"), boots=self._read("boots"))
         self._replace("durable_subs", subscriptions.coalesce(1), [])
 
     def _read(self, table: str, days: list[str] | None = None, level: str | None = None) -> DataFrame:
         return read_table(self._spark, self._lake, table, days, level)
 
     def _replace(self, table: str, rows: DataFrame, days: list[str]) -> None:
-        """Write rows, and put them in the place of those days' rows."""
+        """Write the rows that take the place of those days' rows."""
         rows = rows.sortWithinPartitions(*partitions_of(table), *schema_of(table).names)
         write_files(rows, self._lake, table, self._directory)
-        files = list_files(self._spark, self._lake, table, self._directory)
-        self._lake.commit_files(table, files, self._pending.batch, days=days)
+        self._written[table] = days
+
+    def commit(self) -> None:
+        """Commit what is written: one look at all files, since each is a job of Spark."""
+        files = list_files(self._spark, self._lake, self._directory, self._written)
+        for table, days in self._written.items():
+            self._lake.commit_files(table, files.get(table, []), self._pending.batch, days=days)
+        self._written, self._directory = {}, self._fresh_directory()
 
 
 def _by_day(rows: DataFrame) -> DataFrame:

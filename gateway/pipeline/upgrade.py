@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -23,8 +22,10 @@ from gateway.errors import PipelineError
 from gateway.journal.schema import EVENT_WORDS
 from gateway.journal.segments import SegmentName
 from gateway.pipeline.lake import OLD_MANIFESTS, Lake
-from gateway.pipeline.line_numbers import sums_of_range, wrapped
+from gateway.pipeline.line_numbers import count, sums_of_range, wrapped
 from gateway.pipeline.table_schemas import schema_of
+
+Row = dict[str, Any]
 
 _PARTITIONS: Final = {"events": "d=*/level=*", "rollup_10s": "d=*", "bad_lines": "d=*"}
 _KEPT_OF_DELETED_DAYS: Final = ("boots", "sessions", "features_used", "durable_days")
@@ -98,17 +99,6 @@ class _OldLake:
         return pq.ParquetFile(path).read() if path.exists() else None
 
 
-@dataclass
-class _OldSegment:
-    """A segment of an old manifest; its first line number is that of all lines of its boot before."""
-
-    name: SegmentName
-    lines: int
-    bad: int
-    manifest: dict[str, Any]
-    first: int = field(default=0)
-
-
 class _Copy:
     """One copy of an old lake."""
 
@@ -120,8 +110,8 @@ class _Copy:
     def run(self) -> None:
         """Copy everything."""
         last = max(1, *(self._copy(table) for table in _PARTITIONS))
-        segments = self._segments()
-        self._write("segments", self._recorded(segments, last), last)
+        segments = self._segments(last)
+        self._write("segments", segments, last)
         self._write("deleted_lines", self._deleted_lines(segments), 0)
         for table in _KEPT_OF_DELETED_DAYS:
             found = ((day, self._old.computed(table, day)) for day in self._old.deleted)
@@ -133,77 +123,68 @@ class _Copy:
 
     def _copy(self, table: str) -> int:
         """Copy a table, some files at a time; returns a number above those of its commits."""
-        number, count = 1, 0
+        number, copied = 1, 0
         held: list[pa.Table] = []
         for path, partition in self._old.files(table):
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(1 << 17):
                     held.append(_renamed(table, pa.Table.from_batches([batch]), partition))
-                    count += len(batch)
+                    copied += len(batch)
                     if sum(map(len, held)) >= _COMMIT_ROWS:
                         self._lake.write_rows(table, pa.concat_tables(held), number)
                         number, held = number + 1, []
         if held:
             self._lake.write_rows(table, pa.concat_tables(held), number)
-        if count != self._old.rows(table):
+        if copied != self._old.rows(table):
             raise PipelineError(
-                f"the table {table} of the lake {self._old.root} has {count:,} rows in place of "
+                f"the table {table} of the lake {self._old.root} has {copied:,} rows in place of "
                 f"{self._old.rows(table):,}. Restore its files from a backup, and run `pipeline upgrade` again."
             )
-        print(f"{table}: {count:,} rows", file=self._out)
+        print(f"{table}: {copied:,} rows", file=self._out)
         return number + 1
 
-    def _segments(self) -> list[_OldSegment]:
-        found = [
-            _OldSegment(name, each["lines"], each.get("bad", 0), manifest)
-            for manifest in self._old.manifests.values()
-            for each in manifest["segments"]
-            if (name := SegmentName.read(each["path"].rpartition("/")[2])) is not None
-        ]
-        next_line: dict[str, int] = {}
-        for segment in sorted(found, key=lambda each: each.name.number):
-            segment.first = next_line.get(segment.name.boot, 0)
-            next_line[segment.name.boot] = segment.first + segment.lines
-        return found
-
-    def _recorded(self, segments: list[_OldSegment], batch: int) -> list[dict[str, object]]:
-        days = {each["path"].rpartition("/")[2]: each["path"][2:12]
-                for manifest in self._old.manifests.values() for each in manifest["segments"]}  # fmt: skip
+    def _segments(self, batch: int) -> list[Row]:
+        """What was ingested. A segment's first line number is that of all lines of its boot before."""
         now = datetime.now(UTC)
-        return [
-            {
-                "name": str(each.name), "impl": each.name.impl, "node": each.name.node, "boot": each.name.boot,
-                "first": each.first, "last": each.first + each.lines - 1, "lines": each.lines, "bad": each.bad,
-                "days": each.manifest["days"], "session_days": each.manifest["session_days"], "batch": batch,
-                "directory": "", "ingested": now, "d": days[str(each.name)],
-            }
-            for each in segments
-        ]  # fmt: skip
+        found: list[tuple[SegmentName, Row]] = []
+        for manifest in self._old.manifests.values():
+            for each in manifest["segments"]:
+                day, _, file = each["path"].rpartition("/")
+                if (name := SegmentName.read(file)) is not None:
+                    row = {
+                        "name": str(name), "impl": name.impl, "node": name.node, "boot": name.boot,
+                        "lines": each["lines"], "bad": each.get("bad", 0), "days": manifest["days"],
+                        "session_days": manifest["session_days"], "batch": batch, "directory": "", "ingested": now,
+                        "d": day.removeprefix("d="),
+                    }  # fmt: skip
+                    found.append((name, row))
+        next_line: dict[str, int] = {}
+        for name, row in sorted(found, key=lambda pair: pair[0].number):
+            row["first"] = next_line.get(name.boot, 0)
+            next_line[name.boot] = row["first"] + row["lines"]
+            row["last"] = next_line[name.boot] - 1
+        return [row for _, row in found]
 
-    def _deleted_lines(self, segments: list[_OldSegment]) -> list[dict[str, object]]:
+    def _deleted_lines(self, segments: list[Row]) -> list[Row]:
         """The lines of deleted days, which an old lake has by boot, by segment."""
-        rows: list[dict[str, object]] = []
+        rows: list[Row] = []
         for day, content in self._old.deleted.items():
             for each in segments:
-                last_line = each.first + each.lines - 1
-                parts = [
-                    (max(first, each.first), min(last, last_line))
-                    for first, last in content["boots"].get(each.name.boot, ())
-                    if first <= last_line and last >= each.first
-                ]
+                ranges = content["boots"].get(each["boot"], ())
+                parts = [(max(first, each["first"]), min(last, each["last"])) for first, last in ranges]
+                parts = [(first, last) for first, last in parts if first <= last]
                 if parts:
                     sums = [sum(values) for values in zip(*(sums_of_range(*part) for part in parts), strict=True)]
                     rows.append(
                         {
-                            "file": str(each.name), "boot": each.name.boot, "d": day,
-                            "lines": sum(last - first + 1 for first, last in parts),
+                            "file": each["name"], "boot": each["boot"], "d": day, "lines": count(parts),
                             "first": parts[0][0], "last": parts[-1][1],
                             **dict(zip(("sum1", "sum2", "sum3"), map(wrapped, sums), strict=True)),
                         }
                     )  # fmt: skip
         return rows
 
-    def _write(self, table: str, rows: list[dict[str, object]], batch: int) -> None:
+    def _write(self, table: str, rows: list[Row], batch: int) -> None:
         self._lake.write_rows(table, pa.Table.from_pylist(rows, schema_of(table)), batch)
 
 

@@ -25,6 +25,8 @@ class Recently(IntEnum):
     REFUSED_OF_LOGIN = 0
     REFUSED_OF_ADDRESS = 1
     ACCEPTED = 2
+    FAILED_OF_ADDRESS = 3
+    LOCKED_OUT = 4
 
 
 class Counts(Protocol):

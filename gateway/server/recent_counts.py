@@ -23,6 +23,9 @@ class RecentCounts(Protocol):
     def renew(self, cause: Hashable) -> None:
         """Begin the window of a cause anew, with one event."""
 
+    def forget(self, cause: Hashable) -> None:
+        """End the window of a cause."""
+
     def count(self, cause: Hashable) -> int:
         """The number of events in the window of a cause."""
 
@@ -57,8 +60,12 @@ class LocalRecentCounts:
 
     def renew(self, cause: Hashable) -> None:
         """See `RecentCounts`."""
-        self._windows.pop(cause, None)
+        self.forget(cause)
         self.add(cause)
+
+    def forget(self, cause: Hashable) -> None:
+        """See `RecentCounts`."""
+        self._windows.pop(cause, None)
 
     def count(self, cause: Hashable) -> int:
         """See `RecentCounts`."""

@@ -39,6 +39,14 @@ class SharedRecentCounts:
         with self._memory.lock:
             self._begin(key, self._rows.find(key), now)
 
+    def forget(self, cause: Hashable) -> None:
+        """See `RecentCounts`."""
+        key = self._key(cause)
+        with self._memory.lock:
+            row = self._rows.find(key)
+            if row is not None:
+                self._since[row] = -math.inf
+
     def _begin(self, key: bytes, row: int | None, now: float) -> None:
         """Begin a window with one event, in place of the oldest one if the key has no row."""
         if row is None:

@@ -25,6 +25,9 @@ from gateway.session.traffic import TrafficCounter
 NOT_LOGGED_IN: Final = ""
 """The label of connections that never logged in."""
 
+REFUSALS: Final = ("listener", "address", "network", "locked-out", "handshakes")
+"""Why listeners refuse connections."""
+
 LATENCY_BOUNDS: Final = (
     500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
     10_000_000, 30_000_000,
@@ -167,8 +170,8 @@ class GatewayStats:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)
-        self.connections_refused: Counter[str] = Counter({"listener": 0, "address": 0, "handshakes": 0})
-        """Connections that listeners refused, or ended for others, by the limit."""
+        self.connections_refused = Counter(dict.fromkeys(REFUSALS, 0))
+        """Connections that listeners refused, or ended for others, by the reason."""
         self.hosts: dict[str, VirtualHostStats] = {name: VirtualHostStats() for name in (*names, NOT_LOGGED_IN)}
 
     def add_hosts(self, names: Iterable[str]) -> None:

@@ -37,6 +37,8 @@ _TOKEN: Final = b"token"
 _PARTS: Final = 3
 # A refusal that the server brought, and logged with the broker's own words.
 _LOGGED: Final = RefusedLogin(is_logged=True)
+_NO_PASSCODE: Final = b"CONNECT has a login and no passcode"
+_ADD_CERTIFICATE: Final = "certificate_users of this virtual host has neither that name nor everyone: add it there"
 _ADD_ALIAS: Final = "if clients are right to send it as host, add it to aliases of their virtual host"
 
 
@@ -117,7 +119,7 @@ def read_connect(
     try:
         login = _credentials(headers, settings, certificate_name)
     except StompError as error:
-        error.refused_login = RefusedLogin(settings.name, headers.get(b"login"))
+        error.refused_login = error.refused_login or RefusedLogin(settings.name, headers.get(b"login"))
         raise
     return ConnectRequest(version, login, headers.get(b"heart-beat"), is_implicit)
 
@@ -146,9 +148,11 @@ def _credentials(headers: Mapping[bytes, bytes], settings: VirtualHost, certific
         certificates = settings.certificate_users
         user = certificates.users.get(certificate_name, certificates.everyone)
         if user is None:
-            raise error_frames.access_refused(certificate_name.encode(), settings)
-        return ops.Login(settings, *user.credentials)
-    passcode = headers.get(b"passcode")
+            error = error_frames.access_refused(certificate_name.encode(), settings)
+            error.refused_login = RefusedLogin(settings.name, hint=_ADD_CERTIFICATE)
+            raise error
+        return ops.Login(settings, *user.credentials, is_from_file=True)
+    sent = passcode = headers.get(b"passcode")
     if default is not None:
         default_login, default_passcode = default.credentials
         login = default_login if login is None else login
@@ -157,8 +161,11 @@ def _credentials(headers: Mapping[bytes, bytes], settings: VirtualHost, certific
         raise error_frames.bad_connect("Missing login or passcode header(s)")
     # The broker refuses every login without a passcode, and cannot be asked about a NUL: PLAIN separates the two by it.
     if passcode is None or b"\0" in login + passcode:
-        raise error_frames.access_refused(login, settings)
-    return ops.Login(settings, login, passcode)
+        error = error_frames.access_refused(login, settings)
+        reason = _NO_PASSCODE if passcode is None else b""
+        error.refused_login = RefusedLogin(settings.name, headers.get(b"login"), reason=reason)
+        raise error
+    return ops.Login(settings, login, passcode, is_from_file=sent is None)
 
 
 @lru_cache(maxsize=16)
@@ -264,6 +271,7 @@ class ConnectHandler:
         context.destination_rules = DestinationRules(settings, request.login.login)
         context.move(State.CONNECTED)
         context.observer = self._observe()
+        self.forget_observer()
         if not request.is_implicit:
             context.output.append(self._connected(request, event.broker_version))
         elif context.observer is not None:

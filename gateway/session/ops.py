@@ -24,6 +24,8 @@ class Login:
     settings: VirtualHost
     login: bytes
     passcode: bytes
+    is_from_file: bool = False
+    """Whether the passcode is the operator's, from the configuration, and the client did not send it."""
 
     @property
     def purpose(self) -> str:

@@ -20,7 +20,7 @@ from gateway.journal.journal import node_name
 from gateway.journal.privacy import DestinationNames, UserNames, users_key
 from gateway.journal.session_recorder import VirtualHostJournal
 from gateway.journal.writer import Clock, Writer, WriterSettings
-from gateway.server.listen.listener import bound
+from gateway.server.listen.listening_sockets import bound_to_tcp
 from gateway.server.log_limits import LogRateLimiter
 from gateway.server.paced_work import PacedWork
 from gateway.server.periodic_timer import PeriodicTimer
@@ -111,7 +111,7 @@ class TapServer:
         """
         settings = self._settings
         try:
-            sockets = await bound(settings.listen, _BACKLOG)
+            sockets = await bound_to_tcp(settings.listen, _BACKLOG)
         except OSError as error:
             raise ListenError(str(settings.listen), error, "--listen") from error
         self.addresses = [each.getsockname()[:2] for each in sockets]

@@ -14,10 +14,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import duckdb
 import psutil
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from gateway.pipeline.spark_session import SparkOptions
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _START = 1_795_219_200_000_000
 _DAY = 86_400_000_000
@@ -112,12 +117,24 @@ def main() -> int:
         print(f"{lines:,} lines, {size / 1e6:,.0f} MB, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n")
         print(f"{'':<52} {'wall s':>8} {'CPU s':>8} {'events/s':>12} {'per CPU-s':>12}")
         if "batch" in parts:
-            _show(_measure(base, lines, options.rounds, options.master))
+            for what in (_WHOLE, _COLD):
+                _show([_alone(_start_to_end, base, lines, options.master, what)])
+            _show(_alone(_warm_batches, base, lines, options.rounds, options.master))
+            _show([min((_timed(_DUCK, lines, lambda: _duckdb(base / "journal")) for _ in range(3)), key=_wall)])
         if "cores" in parts:
-            _show(_cores(base, lines, options.rounds))
+            for cores in (1, 2):
+                best = _alone(_warm_batches, base, lines, options.rounds, f"local[{cores}]")[0]
+                _show([replace(best, what=f"one batch, warm, {cores} core{'s'[: cores > 1]}")])
         if "history" in parts:
-            _show(_history(base / "days", max(40, lines // 100), options.master))
+            for days in (1, 30):
+                _show([_alone(_next_day, base / f"days{days}", max(40, lines // 100), options.master, days)])
     return 0
+
+
+def _alone(work: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> T:
+    """Measure in a process of its own: all sessions of a process share one Java, with the options of its start."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(work, *arguments, **more).result()
 
 
 def _show(costs: list[Cost]) -> None:
@@ -131,60 +148,41 @@ _EVENTS = "  of it, scan -> events"
 _DUCK = "DuckDB: scan -> roll-up in memory"
 
 
-def _measure(base: Path, lines: int, rounds: int, master: str) -> list[Cost]:
+def _start_to_end(base: Path, lines: int, master: str, what: str) -> Cost:
     from gateway.pipeline import tables  # noqa: PLC0415
     from gateway.pipeline.ingest import IngestOptions, ingest  # noqa: PLC0415
     from gateway.pipeline.progress import Progress  # noqa: PLC0415
+
+    if what == _COLD:
+        tables.refresh = lambda *_, **__: 0
+    lake = base / what.replace(" ", "-")
+    options = IngestOptions([str(base / "journal")], str(lake), spark=_spark(master))
+    return _timed(what, lines, lambda: ingest(options, Progress(sys.stderr)))
+
+
+def _warm_batches(base: Path, lines: int, rounds: int, master: str) -> list[Cost]:
+    """The best of some batches, and of their part that makes events."""
     from gateway.pipeline.spark_session import spark_session  # noqa: PLC0415
 
-    spark = _spark(master)
-
-    def whole(lake: str) -> Callable[[], object]:
-        options = IngestOptions([str(base / "journal")], str(base / lake), spark=spark)
-        return lambda: ingest(options, Progress(sys.stderr))
-
-    costs = [_timed(_WHOLE, lines, whole("whole"))]
-    refresh = tables.refresh
-    tables.refresh = lambda *_, **__: 0
-    costs.append(_timed(_COLD, lines, whole("cold")))
-    tables.refresh = refresh
-    with spark_session(spark) as session:
+    with spark_session(_spark(master)) as session:
         warm = [_warm(session, base, lines) for _ in range(rounds)]
-    costs += [min((pair[0] for pair in warm), key=_wall), min((pair[1] for pair in warm), key=_wall)]
-    costs.append(min((_timed(_DUCK, lines, lambda: _duckdb(base / "journal")) for _ in range(rounds)), key=_wall))
-    return costs
+    return [min((pair[place] for pair in warm), key=_wall) for place in (0, 1)]
 
 
-def _cores(base: Path, lines: int, rounds: int) -> list[Cost]:
-    """The same batch with one worker thread of Spark, and with two."""
-    from gateway.pipeline.spark_session import spark_session  # noqa: PLC0415
-
-    costs = []
-    for cores in (1, 2):
-        with spark_session(_spark(f"local[{cores}]")) as session:
-            best = min((_warm(session, base, lines)[0] for _ in range(rounds)), key=_wall)
-        costs.append(replace(best, what=f"one batch, warm, {cores} core{'s'[: cores > 1]}"))
-    return costs
-
-
-def _history(base: Path, lines: int, master: str) -> list[Cost]:
-    """One more day, in a lake that has one day, and in one that has thirty."""
+def _next_day(base: Path, lines: int, master: str, days: int) -> Cost:
+    """One more day in a lake of some days."""
     from gateway.pipeline.ingest import IngestOptions, ingest  # noqa: PLC0415
     from gateway.pipeline.progress import Progress  # noqa: PLC0415
     from gateway.pipeline.spark_session import spark_session  # noqa: PLC0415
 
-    def next_day(session: SparkSession, days: int) -> Cost:
-        journal = base / f"journal{days}"
-        options = IngestOptions([str(journal)], str(base / f"lake{days}"))
-        for number in range(days):
-            make_journal(journal, lines, number=number)
+    options = IngestOptions([str(base / "journal")], str(base / "lake"))
+    for number in range(days):
+        make_journal(base / "journal", lines, number=number)
+    with spark_session(_spark(master)) as session:
         ingest(options, Progress(sys.stderr), session)
-        made = make_journal(journal, lines, number=days)
+        made = make_journal(base / "journal", lines, number=days)
         what = f"one more day and its tables, warm, in a lake of {days}"
         return _timed(what, made, lambda: ingest(options, Progress(sys.stderr), session))
-
-    with spark_session(_spark(master)) as session:
-        return [next_day(session, days) for days in (1, 30)]
 
 
 def _spark(master: str) -> SparkOptions:
@@ -201,12 +199,11 @@ def _warm(spark: SparkSession, base: Path, lines: int) -> tuple[Cost, Cost]:
     from gateway.pipeline.batches import add_lines  # noqa: PLC0415
     from gateway.pipeline.journal_segments import lines_of  # noqa: PLC0415
     from gateway.pipeline.lake import Lake  # noqa: PLC0415
-    from gateway.pipeline.line_parser import events_of, parse  # noqa: PLC0415
-    from gateway.pipeline.spark_tables import write_files  # noqa: PLC0415
+    from gateway.pipeline.spark_tables import computed, write_files  # noqa: PLC0415
 
     lake = Lake(base / f"warm{time.monotonic_ns()}")
     frame = lines_of(spark.read.option("lineSep", "\n").text(str(base / "journal" / "d=*")))
-    events = _timed(_EVENTS, lines, lambda: write_files(events_of(parse(frame)), lake, "events", "bench"))
+    events = _timed(_EVENTS, lines, lambda: write_files(computed("events", lines=frame), lake, "events", "bench"))
     return _timed(_WARM, lines, lambda: add_lines(lake, frame)), events
 
 

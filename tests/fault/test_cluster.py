@@ -108,7 +108,13 @@ async def test_no_receipted_message_is_lost_when_one_node_is_killed_and_then_ano
         assert await up(admin) == [True, True, True]
         assert await linked_brokers(admin) == {f"127.0.0.1:{first.amqp_port}"}
 
-        await kill(first)
+        async with StompClient.logged_in(gateway.address) as client:
+            # Its queue is a classic one, on the first node.
+            await client.ask("SUBSCRIBE", id="1", destination="/topic/classic", durable="true", auto_delete="false")
+            await kill(first)
+            line = (await gateway.until_logged("session waits for the broker"))[0]
+            assert (line["virtual_host"], line["login"], line["session"]) == ("/", "guest", client.connected["session"])
+            assert "is down or inaccessible" in line["reason"]
         await producer.more(50)
         assert await linked_brokers(admin) == {f"127.0.0.1:{second.amqp_port}"}
         await until(lambda: up(admin), lambda states: states == [False, True, True])

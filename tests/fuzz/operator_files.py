@@ -8,6 +8,7 @@ from typing import Final
 from gateway.config.loader import parse
 from gateway.errors import ConfigError, UsageError
 from gateway.migrate.broker_settings import BrokerSettings
+from gateway.migrate.conf_lines import ConfFile
 from gateway.migrate.conf_schema import STOMP, WEB_STOMP
 from gateway.migrate.erlang_scanner import TermSyntaxError
 from gateway.migrate.erlang_terms import read_terms
@@ -58,7 +59,7 @@ def check_conf(data: bytes) -> None:
         Exception: something else than a mistake in the file was raised.
     """
     report = MigrationReport(lenient=bool(data[:1] == b"#"))
-    _translate(settings_of_conf([("rabbitmq.conf", _text(data))], report, {}))
+    _translate(settings_of_conf([ConfFile(_NOWHERE / "rabbitmq.conf", "rabbitmq.conf", _text(data))], report, {}))
 
 
 def check_terms(data: bytes) -> None:

@@ -65,7 +65,10 @@ def _planned(lake: Lake) -> dict[str, int]:
 def _leave(rows: Mapping[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each table have files with that many rows."""
 
-    def left(_spark: object, _lake: object, name: str, _directory: str) -> list[DataFile]:
-        return [DataFile("x", 1, 1, rows[name], dict.fromkeys(partitions_of(name), "2026-11-21"))] if rows[name] else []
+    def left(*_: object) -> dict[str, list[DataFile]]:
+        return {
+            name: [DataFile("x", 1, 1, number, dict.fromkeys(partitions_of(name), "2026-11-21"))]
+            for name, number in rows.items() if number
+        }  # fmt: skip
 
     monkeypatch.setattr("gateway.pipeline.batches.list_files", left)

@@ -162,7 +162,7 @@ def test_what_a_killed_run_has_planned_is_finished_by_the_next(
 
 @pytest.mark.usefixtures("no_tables")
 def test_two_ingests_at_once(spark: SparkSession, tmp_path: Path) -> None:
-    size = JournalMaker(tmp_path / "journal").write(300, per_segment=50).segments[0].stat().st_size
+    size = JournalMaker(tmp_path / "journal").write(200, per_segment=50).segments[0].stat().st_size
     codes: list[ExitCode] = []
     (tmp_path / "empty").mkdir()
     places = [(tmp_path / "journal",), (tmp_path / "journal", tmp_path / "empty")]  # so each has its own checkpoint

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from gateway.journal import histogram
-from gateway.pipeline.line_parser import events_of, parse
-from gateway.pipeline.rollup import KEYS, bucket_of, highest_of, lowest_of, roll_up
+from gateway.pipeline.spark_tables import QUERIES, computed
+from gateway.pipeline.table_schemas import schema_of
 from tests.support.journals import START, write_segment
 
 pytestmark = pytest.mark.spark
@@ -22,7 +22,7 @@ GOT = {**WHO, "s": "0", "am": "client", "m": 1}
 def rolled(spark: SparkSession, directory: Path, lines: Iterable[Mapping[str, object]]) -> list[Row]:
     path = write_segment(directory, [{"t": START, **line} for line in lines])
     text = spark.read.text(str(path)).withColumn("file", F.lit(path.name))
-    rows: DataFrame = roll_up(events_of(parse(text)))
+    rows = computed("roll_up", events=computed("events", lines=text))
     return [row for row in rows.orderBy("ts10", "event", "code", "bucket").collect() if row.event != "open"]
 
 
@@ -33,7 +33,7 @@ def test_lines_of_the_same_10_seconds_are_added_up(spark: SparkSession, tmp_path
     )
     assert [(row.n, row.bytes) for row in rows] == [(3.5, 125.0), (1.0, 100.0)]
     assert {row.d for row in rows} == {"2026-11-21"}
-    assert rows[0].asDict().keys() == {"d", *KEYS, "n", "bytes"}
+    assert set(rows[0].asDict()) == set(schema_of("rollup_10s").names)
 
 
 def test_the_counters_of_a_stat_line_become_rows(spark: SparkSession, tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_spark_s_buckets_are_the_histogram_s(spark: SparkSession) -> None:
     edges = [2**exponent + step for exponent in range(62) for step in (-1, 0, 1)]
     values = [-(2**40), -1, 0, *edges, 2**62, *(chance.getrandbits(chance.randrange(1, 62)) for _ in range(3000))]
     rows = spark.createDataFrame([(value,) for value in values], "value bigint")
-    rows = rows.withColumn("bucket", bucket_of(F.col("value")))
-    found = rows.select("value", "bucket", lowest_of(F.col("bucket")), highest_of(F.col("bucket")))
+    rows = rows.select("value", F.expr(QUERIES["bucket_of"]("value")).alias("bucket"))
+    found = rows.select("value", "bucket", *(F.expr(QUERIES[name]("bucket")) for name in ("lowest_of", "highest_of")))
     assert found.schema["bucket"].dataType.simpleString() == "int"
     for value, number, low, high in found.collect():
         bucket = histogram.bucket_of(value)
@@ -115,5 +115,5 @@ def test_spark_s_buckets_are_the_histogram_s(spark: SparkSession) -> None:
 
 
 def test_no_value_has_no_bucket(spark: SparkSession) -> None:
-    rows = spark.sql("select cast(null as bigint) as value").select(bucket_of(F.col("value")).alias("bucket"))
-    assert rows.select("bucket", highest_of(F.col("bucket")).alias("high")).collect() == [(None, None)]
+    rows = spark.sql(f"select {QUERIES['bucket_of']('cast(null as bigint)')} as bucket")
+    assert rows.select("bucket", F.expr(QUERIES["highest_of"]("bucket"))).collect() == [(None, None)]

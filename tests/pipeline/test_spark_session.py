@@ -37,6 +37,21 @@ def test_the_user_s_settings_come_before_ours() -> None:
     assert name not in SparkOptions().settings(quick_start=False)
 
 
+@pytest.mark.parametrize(
+    "line", ["spark.driver.extraJavaOptions -Da=1", "  spark.driver.defaultJavaOptions=-XX:+UseG1GC"]
+)
+def test_java_options_of_spark_defaults_conf_stay(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gateway.pipeline.spark_session import SparkOptions  # noqa: PLC0415
+
+    name = "spark.driver.extraJavaOptions"
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert name in SparkOptions().settings(quick_start=True)
+    (tmp_path / "spark-defaults.conf").write_text(f"# {name} -Db=2\nspark.ui.enabled true\n")
+    assert name in SparkOptions().settings(quick_start=True)
+    (tmp_path / "spark-defaults.conf").write_text(f"spark.ui.enabled true\n{line}\n")
+    assert name not in SparkOptions().settings(quick_start=True)
+
+
 def test_what_tables_need_is_set_and_the_session_of_others_is_left_alone(spark: SparkSession) -> None:
     from gateway.pipeline.spark_session import configured  # noqa: PLC0415
 
@@ -87,6 +102,7 @@ def test_spark_submit_with_settings_of_a_directory(tmp_path: Path) -> None:
     conf.mkdir()
     (conf / "spark-defaults.conf").write_text(
         "spark.master local[1]\nspark.sql.shuffle.partitions 3\n"
+        "spark.sql.ansi.enforceReservedKeywords true\n"
         "spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC\n"
     )
     home = Path(pyspark.__file__).parent

@@ -75,6 +75,8 @@ def test_what_cannot_be_computed_again_is_taken_over(old: Path) -> None:
     for table in ("boots", "sessions", "features_used", "durable_days"):
         assert lake.days(table) == [DELETED]
     assert lake.days("deleted_lines") == [DELETED]
+    segments = {path.parent.name.removeprefix("d=") for path in old.parent.glob("journal/d=*/*.jsonl")}
+    assert set(lake.days("segments")) == segments
     assert lake.unfinished() == []
     assert {lake.last_batch(table) for table in (*BATCH_TABLES, "segments")} == {lake.last_batch("segments")}
 

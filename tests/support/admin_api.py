@@ -56,7 +56,7 @@ def an_overview() -> Item:
         "version": "0.1.0", "node": "orders-1", "started_at": "2026-11-21T09:00:00Z", "uptime_seconds": 3600.0,
         "ready": True, "reasons": [], "virtual_hosts_down": [], "totals": dict.fromkeys(_TOTALS, 0), "connections": 0,
         "channels": 0, "unconfirmed": 0, "unacknowledged": 0, "subscriptions": 0, "holds": {}, "errors": {},
-        "confirm_latency_seconds": None,
+        "connections_refused": {}, "confirm_latency_seconds": None,
     }  # fmt: skip
 
 

@@ -20,6 +20,17 @@ Rdn = Sequence[tuple[x509.ObjectIdentifier, str]]
 
 _DAY: Final = datetime.timedelta(days=1)
 _LOCALHOST: Final = (x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1")))
+_SIGNS: Final = x509.KeyUsage(
+    digital_signature=True,
+    key_cert_sign=True,
+    crl_sign=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 _COMMON_NAME: Final = NameOID.COMMON_NAME
 
 
@@ -58,6 +69,7 @@ class Authority:
         subject = distinguished_name([(_COMMON_NAME, name)])
         builder = _builder(subject, subject, key.public_key(), valid=True)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        builder = builder.add_extension(_SIGNS, critical=True)
         made = cls(directory / f"{name}.pem", directory / f"{name}.key")
         _write(Identity(made.certificate, made.key), builder.sign(key, hashes.SHA256()), key)
         return made
@@ -104,6 +116,8 @@ class Authority:
         subject = subject if subject is not None else distinguished_name([(_COMMON_NAME, name)])
         usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH])
         builder = _builder(subject, issuer, key.public_key(), valid=valid).add_extension(usage, critical=False)
+        of_issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(own.public_key())
+        builder = builder.add_extension(of_issuer, critical=False)
         if isinstance(alternative_names, bytes):
             raw = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, alternative_names)
             builder = builder.add_extension(raw, critical=False)
@@ -164,6 +178,7 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - 3 * _DAY)
         .not_valid_after(now + _DAY if valid else now - _DAY)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
 

@@ -175,6 +175,7 @@ class BridgedClient:
             is_unsettled=lambda host, within: self.is_unsettled and self.changed_ago < within,
             drain=SimpleNamespace(slots=self.slots),
             starts=OperationStarts(),
+            log_limits=LogLimits(Logging(), lambda: 0.0),
         )
         self.bridge = Bridge(self.session, self, cast(Any, pool), login or cast(Any, always), "client", self._spawn)
 

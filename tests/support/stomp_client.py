@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, NamedTuple, Protocol, Self
 
 from tests.support.deadline import PATIENCE
@@ -72,24 +73,26 @@ def checked(frame: Frame, command: str, body: bytes | None, headers: Mapping[str
 
 
 async def open_connection(
-    address: Address, limit: int, receive_buffer: int, preface: bytes, tls: ssl.SSLContext | None
+    address: Address | Path, limit: int, receive_buffer: int, preface: bytes, tls: ssl.SSLContext | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Open a TCP connection, with TLS if a context is given; see ``StompClient.dialled``.
+    """Open a connection, with TLS if a context is given; see ``StompClient.dialled``.
 
     Args:
-        address: of the server.
+        address: of the server; a path is that of its Unix-domain socket.
         limit: bytes that asyncio may read ahead; few for a client that does not read.
         receive_buffer: of the socket, in bytes; 0 for the system's default.
         preface: sent before TLS begins.
         tls: for a server whose certificate names localhost.
     """
-    connection = socket.socket()
+    place = str(address) if isinstance(address, Path) else address
+    connection = socket.socket(socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET)
     connection.setblocking(False)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does it only for its own sockets
+    if connection.family == socket.AF_INET:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does it only for its own sockets
     if receive_buffer:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     async with asyncio.timeout(PATIENCE):
-        await asyncio.get_running_loop().sock_connect(connection, address)
+        await asyncio.get_running_loop().sock_connect(connection, place)
         await asyncio.get_running_loop().sock_sendall(connection, preface)
     name = None if tls is None else "localhost"
     return await asyncio.open_connection(sock=connection, limit=limit, ssl=tls, server_hostname=name)
@@ -113,7 +116,7 @@ class StompClient:
     @contextlib.asynccontextmanager
     async def dialled(
         cls,
-        address: Address,
+        address: Address | Path,
         *,
         receive_buffer: int = 0,
         preface: bytes = b"",
@@ -122,7 +125,7 @@ class StompClient:
         """Open a connection without logging in, and abort it at the end.
 
         Args:
-            address: of the server.
+            address: of the server; a path is that of its Unix-domain socket.
             receive_buffer: bytes that the kernel may keep for a client that does not read; 0 for the system's default.
             preface: sent in the clear before anything else, as a proxy in front of the server does.
             tls: to speak TLS to a server whose certificate names localhost.
@@ -140,7 +143,7 @@ class StompClient:
     @contextlib.asynccontextmanager
     async def logged_in(
         cls,
-        address: Address,
+        address: Address | Path,
         *,
         version: str = "1.2",
         receive_buffer: int = 0,

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final, Self, cast
 
 from websockets.client import ClientProtocol
@@ -65,7 +66,7 @@ class WebSocketClient:
     @contextlib.asynccontextmanager
     async def dialled(
         cls,
-        address: Address,
+        address: Address | Path,
         *,
         path: str = "/ws",
         subprotocols: Sequence[str] = (),
@@ -91,8 +92,9 @@ class WebSocketClient:
             RefusedError: the server did not switch to WebSocket.
         """
         reader, writer = await open_connection(address, receive_buffer or _READ, receive_buffer, preface, tls)
+        host = "localhost" if isinstance(address, Path) else f"{address[0]}:{address[1]}"
         protocol = ClientProtocol(
-            parse_uri(f"ws://{address[0]}:{address[1]}{path}"),
+            parse_uri(f"ws://{host}{path}"),
             subprotocols=[Subprotocol(name) for name in subprotocols] or None,
             extensions=[ClientPerMessageDeflateFactory()] if compression else None,
             max_size=None,

@@ -105,7 +105,10 @@ async def test_one_usable_url_is_enough(broker: Broker, tmp_path: Path) -> None:
     text = f"upstream: {{urls: ['{dead}', '{alive}']}}\ndefaults: {{default_user: {user_of(broker)}}}"
     done = await check(tmp_path, text)
     assert done.code == ExitCode.OK
-    assert done.found(dead, "virtual host /") == {"reachable": "no: connection refused"}
+    found = done.found(dead, "virtual host /")
+    advice = found.pop("advice")
+    assert found == {"reachable": "no: connection refused"}
+    assert advice.startswith("does RabbitMQ run there and listen for AMQP on this address and port?")
     assert done.out.splitlines()[-2:] == [
         f"virtual host /: 1 of 2 brokers can be used, but not {dead}",
         f"warning: virtual host /: its links cannot go to its first broker, {dead}",

@@ -232,3 +232,23 @@ async def test_the_end_of_a_session_deletes_no_queue_that_took_the_name_of_its_o
         await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments={})
         await client.disconnect()
     assert await amqp.count(queue) == 0
+
+
+@pytest.mark.parametrize("leave", ["UNSUBSCRIBE", "hang up"])
+async def test_no_message_is_rejected_because_a_subscription_of_its_topic_ends(
+    gateway_address: Address, queue: str, leave: str
+) -> None:
+    """RabbitMQ 4.3 rejects messages for some milliseconds after an auto-delete queue has ended by itself."""
+    topic = f"/topic/{queue}"
+    async with StompClient.logged_in(gateway_address) as publisher, within():
+        for _ in range(20):
+            async with StompClient.logged_in(gateway_address) as subscriber:
+                await subscriber.ask("SUBSCRIBE", id="1", destination=topic)
+                if leave == "UNSUBSCRIBE":
+                    subscriber.write("UNSUBSCRIBE", id="1")
+                else:
+                    subscriber.hang_up()
+                for _ in range(20):
+                    # An ERROR would come in place of the RECEIPT.
+                    await publisher.ask("SEND", b"hello", destination=topic)
+        await publisher.disconnect()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,7 +14,11 @@ from deploy.local.node import PrivateNode
 from deploy.local.ports import free_ports
 from gateway.cli import main
 from gateway.errors import ExitCode
+from gateway.migrate.erlang_terms import read_terms
+from tests.support.broker_files import BROKERS
+from tests.support.certificates import Authority
 from tests.support.deadline import within
+from tests.support.erlang_text import formatted
 from tests.support.gateway import Address, GatewayProcess, gateway_process
 from tests.support.stomp_client import StompClient
 
@@ -77,3 +82,42 @@ async def test_clients_without_a_login_and_with_any_host_are_served_as_before(
                 client.write("CONNECT", accept_version="1.2", host="no such")
                 refusal = await client.expect("ERROR", message="Bad CONNECT")
                 assert b"no such" in refusal.body
+
+
+def test_the_broker_makes_the_same_of_its_files(laboratory: Broker, tmp_path: Path) -> None:
+    """The configuration is that of the settings that RabbitMQ itself reads from the files, without its defaults."""
+    identity = tmp_path / "identity"
+    identity.mkdir()
+    Authority.make(identity, "ca").identify(identity, "broker")
+    judged = {name: case for name, case in BROKERS.items() if case.judged}
+    questions, arguments = [], {}
+    for name, case in judged.items():
+        folder = tmp_path / name
+        arguments[name] = case.write(folder)
+        for file in identity.iterdir():
+            (folder / file.name).write_bytes(file.read_bytes())
+        confs = [f'"{folder}/{file}"' for file in case.texts if file == "rabbitmq.conf"]
+        advanced = next((f'"{folder}/{file}"' for file in case.texts if file.endswith(".config")), "undefined")
+        questions.append(
+            "rabbit_prelaunch_conf:generate_config_from_cuttlefish_files("
+            f"rabbit_env:get_context(), [{', '.join(confs)}], {advanced})"
+        )
+
+    answer = read_terms(laboratory.ctl("eval", f"[{', '.join(questions)}].") + ".")[0]
+
+    assert isinstance(answer, list)
+    for name, settings in zip(judged, answer, strict=True):
+        folder = tmp_path / name
+        own = folder / "own.config"
+        own.write_text(f"{formatted(settings)}.\n")
+        documents = []
+        for files in (
+            arguments[name],
+            [str(own), *(file for file in arguments[name] if "enabled" in file), "--lenient"],
+        ):
+            made = folder / "gateway.yaml"
+            assert main(["migrate", *files, "-o", str(made), "--force"]) in (ExitCode.OK, ExitCode.FAILURE)
+            document = yaml.safe_load(made.read_text())
+            document["listeners"].sort(key=str)  # RabbitMQ opens them in any order
+            documents.append(document)
+        assert documents[0] == documents[1], name

@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from email.parser import HeaderParser
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 
@@ -119,7 +119,11 @@ def test_the_sdist_has_what_operators_install_by(sdist: Path) -> None:
         names = {name.removeprefix(f"{_NAME}/") for name in archive.getnames()}
 
     assert {"Dockerfile", "constraints.txt", "deploy/compose.yaml", "deploy/systemd/stomp-gateway.service"} <= names
-    assert {"config/gateway.yaml", "docs/deploy.md", "LICENSE", "CHANGELOG.md"} <= names
+    assert {"config/gateway.yaml", "docs/deploy.md", "LICENSE", "CHANGELOG.md", "Makefile"} <= names
+    documents = [_ROOT / "README.md", *(_ROOT / "docs").rglob("*.md")]
+    told = {name for page in documents for name in re.findall(r"\bdeploy/[\w./@-]*\w", page.read_text("utf-8"))}
+    assert "deploy/haproxy/haproxy.cfg" in told
+    assert told <= names | {str(folder) for name in names for folder in PurePath(name).parents}
     assert not [name for name in names if "__pycache__" in name]
 
 
@@ -157,6 +161,7 @@ def test_the_command_works_where_there_is_nothing_else(installed: Installed) -> 
     assert "--config FILE" in installed.run("serve", "--help")
     assert "connect/" in installed.run("parity", "--list")
     assert "complete" in installed.run("completion", "bash")
+    assert installed.run("example") == (_ROOT / "config/gateway.yaml").read_text()
 
 
 def test_the_pipeline_says_which_extra_it_needs(installed: Installed) -> None:
@@ -164,6 +169,23 @@ def test_the_pipeline_says_which_extra_it_needs(installed: Installed) -> None:
 
     assert "stomp-gateway[pipeline]" in said
     assert "Traceback" not in said
+
+
+def test_pip_needs_only_the_libraries_of_an_extra_from_an_index(installed: Installed) -> None:
+    pip = (
+        sys.executable,
+        "-m",
+        "pip",
+        "--isolated",
+        "--python",
+        installed.place / "bin/python",
+        "install",
+        "--no-index",
+    )
+    said = _run(*pip, "stomp-gateway[ship]", code=1)
+
+    assert "Requirement already satisfied: stomp-gateway[ship]" in said
+    assert re.findall(r"No matching distribution found for (\w+)", said) == ["obstore"]
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import shutil
 import socket
 import ssl
 import struct
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from deploy.local import load_balancers
 from deploy.local.broker import Broker
 from tests.support.brokers import private_broker
 from tests.support.certificates import Authority
@@ -254,7 +253,7 @@ async def test_the_plugin_takes_and_refuses_the_same_headers(
 @contextlib.contextmanager
 def haproxy(server: Address, option: str, directory: Path) -> Iterator[Address]:
     """Run HAProxy in front of a server."""
-    program = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    program = load_balancers.find_haproxy()
     if program is None:
         pytest.skip("no haproxy to stand in front of the gateway: Debian's package haproxy has it")
     with socket.create_server(("127.0.0.1", 0)) as listener:

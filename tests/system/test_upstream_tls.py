@@ -101,6 +101,7 @@ async def test_a_certificate_of_a_stranger_is_refused(tls_broker: TlsBroker) -> 
         (line,) = process.logged("upstream unreachable")
         assert line["reason"].startswith(f"amqps://localhost:{tls_broker.port}: ")
         assert "certificate verify failed" in line["reason"]
+        assert "stomp-gateway check tries each step" in line["hint"]
 
 
 async def test_new_links_follow_the_files_of_the_upstream(tls_broker: TlsBroker, tmp_path: Path) -> None:

@@ -242,7 +242,8 @@ class LinkChannel:
         if isinstance(content, Close):
             self._broker_closed(UpstreamError(*content))
         elif method == CANCEL:
-            if self.link.tuning.wants_cancel_ok:
+            # Behind channel.close it would be an error of the whole connection.
+            if self.link.tuning.wants_cancel_ok and not self._is_closing:
                 self._write(methods.cancel_ok(self._consumer_tag))
             if self.on_cancelled is not None:
                 self.on_cancelled()

@@ -16,7 +16,9 @@ log = structlog.get_logger("gateway.broker")
 _SHORTEST_WAIT: Final = 1.0
 _LONGEST_WAIT: Final = 30.0
 _MOST_DOUBLINGS: Final = 5
-_HINT: Final = "see whether RabbitMQ runs there, and upstream in the configuration; stomp-gateway check tries each step"
+UNREACHABLE_HINT: Final = (
+    "see whether RabbitMQ runs there, and upstream in the configuration; stomp-gateway check tries each step"
+)
 
 
 class Circuit:
@@ -63,7 +65,7 @@ class Circuit:
     def failed(self, reason: str, now: float, *, is_trial: bool) -> None:
         """The broker did not answer. Of several dials at the same time only one lengthens the wait."""
         if not self.is_open:
-            log.warning("broker does not answer", broker=str(self.broker), reason=reason, hint=_HINT)
+            log.warning("broker does not answer", broker=str(self.broker), reason=reason, hint=UNREACHABLE_HINT)
             self.changed_at = now
         self.reason, self.is_late, self.known_at = reason, False, now
         if is_trial or not self.is_open:

@@ -78,6 +78,7 @@ class LinkPool:
         # Every open link.
         self.links: set[Link] = set()
         self.drain = LinkDrain(self.links, spawn)
+        self.log_limits = log_limits
         self.dialer = Dialer(clock, contexts, log_limits, paced)
         self._slots = DialSlots()
         self.queue_conflicts = QueueConflictLog()

@@ -29,6 +29,10 @@ _MAX_HANDSHAKE_FRAME: Final = 1 << 20
 _ABORT_TIMEOUT: Final = 1.0
 # Characters of what a broker calls itself.
 _LONGEST_NAME: Final = 100
+_FIRST_STEP: Final = "reachable"
+_UNREACHABLE_ADVICE: Final = (
+    "does RabbitMQ run there and listen for AMQP on this address and port? Does a firewall let the gateway through?"
+)
 _CLIENT_PROPERTIES: Final[common.FieldTable] = {
     "product": "stomp-gateway",
     "information": "stomp-gateway check",
@@ -104,6 +108,8 @@ def report_lines(reports: Sequence[ProbeReport]) -> Iterator[str]:
         yield f"{report.target.url} for virtual host{plural} {', '.join(report.virtual_hosts)}"
         for step, finding in report.steps:
             yield f"  {step:<{width}}  {finding}"
+        if report.steps and report.steps[-1][0] == _FIRST_STEP and not report.usable:
+            yield f"  {'advice':<{width}}  {_UNREACHABLE_ADVICE}"
     if partly := list(_partly_served(reports)):
         yield ""
         yield from partly
@@ -153,7 +159,7 @@ class _Attempt:
         self._report = report
         self._resolver = resolver
         self._target = report.target
-        self._step = "reachable"
+        self._step = _FIRST_STEP
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter | None = None
 

@@ -146,6 +146,14 @@ class ExclusiveQueues:
         if queue in self._queues:
             self._consumers[subscription] = queue
 
+    def ends_with(self, subscription: Subscription) -> str:
+        """The queue of the session that the broker deletes with its last consumer, if that ends now; else no name."""
+        queue = self._consumers.get(subscription, "")
+        _, spec = self._queues.get(queue, (None, None))
+        if spec is None or not spec.auto_delete:
+            return ""
+        return queue if self._is_closing or list(self._consumers.values()).count(queue) == 1 else ""
+
     def consumer_closed(self, subscription: Subscription) -> None:
         """A subscription is over; with its last consumer the broker deletes an auto-delete queue."""
         queue = self._consumers.pop(subscription, None)

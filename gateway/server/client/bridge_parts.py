@@ -19,6 +19,7 @@ from gateway.server.client.leaving_links import LeavingLinks
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.publishing_channel import PublishingChannel
 from gateway.server.client.recovery import Recovery
+from gateway.server.client.recovery_log import RecoveryLog
 from gateway.server.client.restorer import Restorer
 from gateway.server.client.session_queues import SessionQueues
 from gateway.session.session import Session
@@ -53,7 +54,8 @@ class BridgeParts:
         leaving = self.leaving = LeavingLinks(
             session, owner, login, channels, publishing, queues, pool.drain.slots, background
         )
-        self.restorer = Restorer(session, login, channels, queues, consumers, publishing, leaving)
+        log = RecoveryLog(login, client, session.identity.decode(), pool.log_limits)
+        self.restorer = Restorer(session, login, channels, queues, consumers, publishing, leaving, log)
         self.recovery = Recovery(self.restorer)
 
     @property
@@ -76,7 +78,7 @@ class BridgeParts:
         self.queues.exclusive.start_closing()
         publishing = self.publishing.take()
         try:
-            await self.channels.close_all()
+            await self.channels.close_all(self.queues.exclusive.ends_with)
         finally:
             await self.queues.exclusive.delete()
         # Last, because during an alarm the broker does not answer here.

@@ -197,7 +197,7 @@ class ClientConnection(StompProtocol):
             context.limits,
             context.log_limits,
             self._log,
-            peer.host,
+            peer,
             client,
             identity,
             login_until,

@@ -40,7 +40,7 @@ class ConnectionStats:
         self.recorder: Recorder | None = None
         self.label = NOT_LOGGED_IN
         self.is_started = self.is_greeted = False
-        # The client's address and port as text, and its IP address; empty if unknown.
+        # The client's address and port as text, and what counts as its address (`Peer.host`); empty if unknown.
         self.peer = self.host = ""
         self._stats = stats
         self._journal = journal
@@ -53,8 +53,10 @@ class ConnectionStats:
 
     @property
     def transport(self) -> str:
-        """``tcp`` or ``websocket``."""
-        return "tcp" if self.listener.websocket is None else "websocket"
+        """``tcp``, ``websocket`` or ``unix``."""
+        if self.listener.websocket is not None:
+            return "websocket"
+        return "tcp" if self.listener.unix is None else "unix"
 
     @property
     def is_encrypted(self) -> bool:

@@ -122,14 +122,16 @@ class Consumers:
             # Closing the channel requeues all unsettled messages and cancels the consumer. The channel is needed longer
             # only to delete a queue.
             channel.discard(self._owner)
+            queue = self._queues.exclusive.ends_with(operation.subscription)
             try:
                 if operation.delete_queue is not None:
+                    queue = ""
                     await self._queues.check(operation.delete_queue, channel.link)
                     await channel.cancel()
                     await channel.delete_queue(operation.delete_queue)
                     self._queues.exclusive.forget(operation.delete_queue)
             finally:
-                await self._channels.close(channel)
+                await self._channels.close(channel, queue)
         elif operation.delete_queue is not None:
             # The channel went with its link, and the consumer with the channel.
             async with LinkChannel.opened(await self._login.links.consuming_link()) as channel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from typing import Protocol
@@ -140,31 +141,38 @@ class ConsumingChannels:
 
     # The end.
 
-    async def close(self, channel: LinkChannel) -> None:
-        """Close a channel. Messages on their way from the broker return to their queue."""
+    async def close(self, channel: LinkChannel, queue: str = "") -> None:
+        """Close a channel. Messages on their way from the broker return to their queue.
+
+        ``queue`` would go with the consumer; it is deleted instead. RabbitMQ 4.3 lets messages into an auto-delete
+        queue for some milliseconds after its end, and rejects them for their publishers.
+        """
         if self.pausable.has(channel):
             # The answer to channel.close must be read; deliveries before it are dropped.
             channel.link.resume_reading()
+        if queue:
+            channel.discard(self._owner)
+            _ = channel.delete_queue(queue)
         await channel.close_for(self._owner)
         if self.pausable.has(channel):
             self.pausable.read_or_pause()
 
-    async def close_all(self) -> None:
-        """Close all channels.
+    async def close_all(self, ends_with: Callable[[Subscription], str]) -> None:
+        """Close all channels. ``ends_with`` tells which queue to delete with a subscription.
 
         Few at a time: with each the broker ends a consumer and perhaps a queue, and the frames of other sessions wait
         meanwhile. A session whose client is gone waits for others of its kind, too.
         """
-        channels = list(self._by_subscription.values())
+        channels = [(channel, ends_with(subscription)) for subscription, channel in self._by_subscription.items()]
         if self._control is not None:
-            channels.append(self._control)
+            channels.append((self._control, ""))
         self._control = None
         self._by_subscription.clear()
         remaining = iter(channels)
 
         async def close_remaining() -> None:
-            for channel in remaining:
+            for channel, queue in remaining:
                 async with channel.link.closing if self.is_released else nullcontext():
-                    await self.close(channel)
+                    await self.close(channel, queue)
 
         await asyncio.gather(*(close_remaining() for _ in channels[:CLOSING_AT_ONCE]))

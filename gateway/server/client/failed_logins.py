@@ -78,13 +78,13 @@ class FailedLogins:
         virtual_host: VirtualHost,
         credentials: Credentials,
         ask: Callable[[], Awaitable[Answer]],
-        keep_back: Callable[[float], Awaitable[None]],
+        refused: Callable[[float], Awaitable[None]],
         patience: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
     ) -> Answer:
         """Ask the broker about a login from an IP address. A refusal is counted, and after some it comes late.
 
-        ``keep_back`` waits so many seconds before a refusal is passed on; ``patience`` bounds how long the answer may
-        take.
+        ``refused`` is called for such a refusal, and waits so many seconds before it is passed on; ``patience`` bounds
+        how long the answer may take.
 
         Raises:
             TooManyFailedLoginsError: the broker is not asked.
@@ -98,7 +98,7 @@ class FailedLogins:
                 answer = await self._ask(accepted, login, (address, virtual_host.upstream), ask)
         except UpstreamError as refusal:
             if refusal.code == ACCESS_REFUSED and not isinstance(refusal, LinkDownError):
-                await keep_back(self._refused(login, address))
+                await refused(self._refused(login, address))
             raise
         self._accepted.renew(accepted)
         return answer

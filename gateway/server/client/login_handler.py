@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 
 import structlog
 
 from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
+from gateway.server.broker.circuit import UNREACHABLE_HINT
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.broker.login_links import LoginLinks
 from gateway.server.client.client_log import ClientLog
 from gateway.server.client.expire import expire
-from gateway.server.client.failed_logins import TooManyFailedLoginsError
+from gateway.server.client.failed_logins import Answer, TooManyFailedLoginsError
 from gateway.server.client.session_limits import LimitReachedError, SessionLimits, SessionRates
+from gateway.server.listen.accepted_connection import Peer
 from gateway.server.log_limits import LogLimits
 from gateway.session import ops
 
@@ -27,12 +29,12 @@ log = structlog.get_logger("gateway.session")
 class LoginHandler:
     """Logs one client in, and owns the links and the rates of its session.
 
-    ``host`` is the client's IP address; ``client`` and ``session`` name it in the broker's list of connections.
+    ``client`` and ``session`` name it in the broker's list of connections.
     ``deadline`` is when the login must be over, on the event loop's clock.
     """
 
     __slots__ = (
-        "_client", "_deadline", "_host", "_is_closed", "_limits", "_links", "_log", "_log_limits", "_patience", "_pool",
+        "_client", "_deadline", "_is_closed", "_limits", "_links", "_log", "_log_limits", "_patience", "_peer", "_pool",
         "_session", "is_kept_back", "rates",
     )  # fmt: skip
 
@@ -42,7 +44,7 @@ class LoginHandler:
         limits: SessionLimits,
         log_limits: LogLimits,
         client_log: ClientLog,
-        host: str,
+        peer: Peer,
         client: str,
         session: str,
         deadline: float,
@@ -53,7 +55,7 @@ class LoginHandler:
         self._limits = limits
         self._log_limits = log_limits
         self._log = client_log
-        self._host = host
+        self._peer = peer
         self._client = client
         self._session = session
         self._links: LoginLinks | None = None
@@ -82,7 +84,7 @@ class LoginHandler:
         if credentials is None:
             return None
         return self._limits.failed_logins.at_once(
-            self._host, virtual_host, credentials, lambda: self._accept_at_once(virtual_host, credentials)
+            self._peer.host, virtual_host, credentials, lambda: self._accept_at_once(virtual_host, credentials)
         )
 
     def _accept_at_once(self, virtual_host: VirtualHost, credentials: Credentials) -> ops.LoggedIn | None:
@@ -90,7 +92,7 @@ class LoginHandler:
         if links is None:
             return None
         try:
-            self.rates = self._limits.enter(virtual_host, credentials.login, self._host)
+            self.rates = self._limits.enter(virtual_host, credentials.login, self._peer.host)
         except LimitReachedError:
             self.release_links()
             return None
@@ -107,13 +109,12 @@ class LoginHandler:
             )
             return ops.LoginFailed(ACCESS_REFUSED, "ACCESS_REFUSED")
         try:
-            version = await self._limits.failed_logins.guard(
-                self._host,
+            version = await self._guard(
                 virtual_host,
                 credentials,
                 lambda: self._accept(virtual_host, credentials),
-                self._keep_back,
                 partial(self._patiently, virtual_host),
+                is_from_file=operation.is_from_file,
             )
         except TooManyFailedLoginsError as failed:
             self._log.login_refused(name, credentials.login, str(failed))
@@ -124,7 +125,13 @@ class LoginHandler:
             return ops.SessionRefused(full.scope, full.limit)
         except LinkDownError as down:
             if not self._is_closed and (left_out := self._log_limits.for_virtual_host(name)) is not None:
-                log.warning("upstream unreachable", virtual_host=name, reason=down.detail, left_out=left_out)
+                log.warning(
+                    "upstream unreachable",
+                    virtual_host=name,
+                    reason=down.detail,
+                    hint=UNREACHABLE_HINT,
+                    left_out=left_out,
+                )
             return ops.BrokerUnreachable()
         except UpstreamError as refusal:
             # Its frames are kept by what the AMQP library keeps of it: they would keep this session, too.
@@ -142,11 +149,38 @@ class LoginHandler:
         """
         links = self.links
         credentials = Credentials(links.login, token)
-        await self._limits.failed_logins.guard(
-            self._host, links.virtual_host, credentials, lambda: links.check_passcode(token), self._keep_back
-        )
+        await self._guard(links.virtual_host, credentials, lambda: links.check_passcode(token))
+
+    async def _guard(
+        self,
+        virtual_host: VirtualHost,
+        credentials: Credentials,
+        ask: Callable[[], Awaitable[Answer]],
+        patience: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+        *,
+        is_from_file: bool = False,
+    ) -> Answer:
+        """See `FailedLogins.guard`. A failure counts for a lock-out, too, unless the operator's passcode is wrong."""
+
+        def count_failure() -> None:
+            # A proxy that does not name its clients stands for all of them.
+            if not is_from_file and not self._peer.is_proxy:
+                self._limits.lock_outs.login_failed(self._peer.host)
+
+        async def refused(seconds: float) -> None:
+            count_failure()
+            await self._keep_back(seconds)
+
+        try:
+            return await self._limits.failed_logins.guard(
+                self._peer.host, virtual_host, credentials, ask, refused, patience
+            )
+        except TooManyFailedLoginsError:
+            count_failure()
+            raise
 
     async def _keep_back(self, seconds: float) -> None:
+        """The broker has refused a passcode; this comes so many seconds late."""
         self.is_kept_back = True
         try:
             await asyncio.sleep(seconds)
@@ -155,13 +189,13 @@ class LoginHandler:
 
     async def _accept(self, virtual_host: VirtualHost, credentials: Credentials) -> tuple[int, ...]:
         """Get the links and count the session; the broker's version."""
-        self._limits.check(virtual_host, self._host)
+        self._limits.check(virtual_host, self._peer.host)
         self._links = await self._pool.log_in(virtual_host, credentials, self._client, self._session)
         version = self._links.broker_version
         if self._is_closed:
             self.release_links()
         else:
-            self.rates = self._limits.enter(virtual_host, credentials.login, self._host)
+            self.rates = self._limits.enter(virtual_host, credentials.login, self._peer.host)
         return version
 
     @asynccontextmanager

@@ -44,6 +44,11 @@ _LAST_RECEIVED: Final = struct.Struct("=52xI")
 class ClientOutput:
     """Writes to a client, and closes its connection."""
 
+    __slots__ = (
+        "_buffer", "_close_timer", "_over_tls", "_paused_at", "is_writable", "slow_consumer_timeout", "transport",
+        "websocket",
+    )  # fmt: skip
+
     def __init__(self, transport: asyncio.Transport, *, over_tls: bool) -> None:
         self.transport = transport
         self.websocket = transport if isinstance(transport, WebSocketTransport) else None
@@ -124,7 +129,7 @@ class ClientOutput:
         if connection.fileno() < 0:
             return False
         (waiting,) = struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.FIONREAD, bytes(4)))
-        if waiting >= _FULL or not hasattr(socket, "TCP_INFO"):
+        if waiting >= _FULL or connection.family == socket.AF_UNIX or not hasattr(socket, "TCP_INFO"):
             return True
         facts = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_RECEIVED.size)
         (milliseconds,) = _LAST_RECEIVED.unpack(facts)

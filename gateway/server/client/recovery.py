@@ -27,6 +27,7 @@ from gateway.server.broker.broker_errors import (
 from gateway.server.broker.login_links import LoginLinks
 from gateway.server.broker.redial import Backoff
 from gateway.server.client.expire import expire
+from gateway.server.client.recovery_log import RecoveryLog
 from gateway.server.client.recovery_turn import RecoveryTurn
 from gateway.session import ops
 from gateway.session.context import State
@@ -52,6 +53,9 @@ class _Restorer(Protocol):
 
     @property
     def links(self) -> LoginLinks: ...
+
+    @property
+    def log(self) -> RecoveryLog: ...
 
     def what_is_lost(self) -> ops.Recover: ...
 
@@ -104,6 +108,7 @@ class Recovery:
             self._spent = 0.0
         if self._stopped.is_set():
             return None
+        self._restorer.log.begin()
         event: ops.Event | None = None
         try:
             async with asyncio.timeout_at(now + ride_through - self._spent) as self._bound:
@@ -157,6 +162,7 @@ class Recovery:
                 self._is_down = False
                 if not _passes(refusal):
                     return ops.RecoveryFailed(refusal.code, refusal.text)
+                self._restorer.log.waits(refusal.text)
             else:
                 return ops.Recovered(tuple(subscribed.values()), publisher)
             self.turn.give_back()

@@ -8,6 +8,7 @@ from gateway.server.client.consuming_channels import ConsumingChannels
 from gateway.server.client.leaving_links import LeavingLinks
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.publishing_channel import PublishingChannel
+from gateway.server.client.recovery_log import RecoveryLog
 from gateway.server.client.session_queues import SessionQueues
 from gateway.session import ops
 from gateway.session.session import Session
@@ -17,7 +18,7 @@ from gateway.session.subscription import Subscription
 class Restorer:
     """Queues, consumers and the publishing channel of one session; each piece stays back once it is back."""
 
-    __slots__ = ("_channels", "_consumers", "_leaving", "_login", "_publishing", "_queues", "_session")
+    __slots__ = ("_channels", "_consumers", "_leaving", "_login", "_publishing", "_queues", "_session", "log")
 
     def __init__(
         self,
@@ -28,6 +29,7 @@ class Restorer:
         consumers: Consumers,
         publishing: PublishingChannel,
         leaving: LeavingLinks,
+        log: RecoveryLog,
     ) -> None:
         self._session = session
         self._login = login
@@ -36,6 +38,7 @@ class Restorer:
         self._consumers = consumers
         self._publishing = publishing
         self._leaving = leaving
+        self.log = log
 
     @property
     def links(self) -> LoginLinks:

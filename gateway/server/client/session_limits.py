@@ -24,6 +24,7 @@ from gateway.errors import GatewayError
 from gateway.server.client.failed_logins import FailedLogins
 from gateway.server.client_address import network_of
 from gateway.server.counts import Cell, Counts, Key, LocalCounts
+from gateway.server.lock_outs import LockOuts
 from gateway.session.context import Hold
 from gateway.session.session import NO_TURN_LIMIT, Session
 
@@ -158,11 +159,17 @@ class SessionLimits:
     """Counts the sessions of a gateway, and the logins that fail; ``clock`` is monotonic, in seconds."""
 
     def __init__(
-        self, clock: Callable[[], float], failed_logins: FailedLoginLimits | None = None, counts: Counts | None = None
+        self,
+        clock: Callable[[], float],
+        failed_logins: FailedLoginLimits | None = None,
+        counts: Counts | None = None,
+        lock_outs: LockOuts | None = None,
     ) -> None:
         self._clock = clock
         self._counts: Counts = LocalCounts() if counts is None else counts
-        self.failed_logins = FailedLogins(failed_logins or FailedLoginLimits(), clock, self._counts)
+        failed_logins = failed_logins or FailedLoginLimits()
+        self.failed_logins = FailedLogins(failed_logins, clock, self._counts)
+        self.lock_outs = lock_outs or LockOuts(failed_logins, clock, self._counts)
         # A rate that a reload has changed is another one: sessions keep the rates that they logged in with.
         self._rates: dict[tuple[_Scope, tuple[object, ...]], _Rate] = {}
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from gateway.errors import GatewayError
 from gateway.journal.privacy import shown
 from gateway.server.client.redaction import shown_command, shown_headers
-from gateway.server.client_address import network_of
+from gateway.server.client_address import UNIX, network_of
 from gateway.session.session import Session
 from gateway.stomp.frame_scanner import ScannedFrame
 
@@ -48,11 +48,12 @@ class TraceTarget:
     def __post_init__(self) -> None:
         if sum(each is not None for each in (self.session, self.login, self.address)) != 1:
             raise TraceTargetError("Give one of session, login and address.")
-        if self.address is not None:
+        if self.address is not None and not self.address.startswith(UNIX):
             try:
                 _ = ip_network(self.address, strict=False)
             except ValueError:
-                raise TraceTargetError("address must be an IP address or a network, such as 10.1.2.0/24.") from None
+                sentence = "address must be an IP address, a network, such as 10.1.2.0/24, or unix:uid=1000."
+                raise TraceTargetError(sentence) from None
 
     def __str__(self) -> str:
         kind = "session" if self.session else "login" if self.login else "address"
@@ -72,6 +73,8 @@ class TraceTarget:
 
 
 def _is_in(host: str, address: str) -> bool:
+    if address.startswith(UNIX):
+        return host == address
     network = ip_network(address, strict=False)
     if network.num_addresses == 1:
         # As most are, and this takes no time.

@@ -2,33 +2,53 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from asyncio import BaseTransport
+from asyncio.trsock import TransportSocket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.server.client_address import is_loopback
+from gateway.server.client_address import UNIX, is_loopback
 from gateway.server.log_limits import LogRateLimiter
 
 TLS_HINT: Final = "give this listener a tls section, or let the client connect without TLS"
+
+
+# The process at the other end of a Unix-domain socket: its id, its user's and its group's (unix(7), SO_PEERCRED).
+_CREDENTIALS: Final = struct.Struct("iII")
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
     """A client's address.
 
-    ``host`` is an IP address as text, IPv6 without brackets, or empty if it is unknown. ``is_proxy``: this is the
-    address of a proxy that did not name its client.
+    ``host`` is an IP address as text, IPv6 without brackets, ``unix:uid=1000`` for the processes of a user of this
+    machine, or empty if it is unknown. ``is_proxy``: this is the address of a proxy that did not name its client.
+    ``process`` is what there is to say of a process of this machine in place of an address.
     """
 
     host: str
     port: int
     is_proxy: bool = False
+    process: str = ""
 
     @classmethod
     def of(cls, transport: BaseTransport) -> Peer:
         """The other end of a connection."""
-        return cls.named(transport.get_extra_info("peername"))
+        return cls.of_socket(transport.get_extra_info("socket"), transport.get_extra_info("peername"))
+
+    @classmethod
+    def of_socket(cls, connection: socket.socket | TransportSocket | None, name: object) -> Peer:
+        """The other end of a socket; ``name`` is the result of `getpeername`."""
+        if connection is None or connection.family != socket.AF_UNIX:
+            return cls.named(name)
+        if not hasattr(socket, "SO_PEERCRED"):
+            return cls(UNIX, 0, process=UNIX)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid, uid, gid = _CREDENTIALS.unpack(credentials)
+        return cls(f"{UNIX}uid={uid}", 0, process=f"{UNIX}pid={pid},uid={uid},gid={gid}")
 
     @classmethod
     def named(cls, name: object) -> Peer:
@@ -37,11 +57,13 @@ class Peer:
 
     @property
     def is_local(self) -> bool:
-        """Whether the client is on this machine: a loopback address, IPv4-mapped ones included."""
+        """Whether the client is on this machine: a loopback address, IPv4-mapped ones included, or a process of it."""
         # The client behind a proxy may be anywhere.
-        return not self.is_proxy and is_loopback(self.host)
+        return not self.is_proxy and (bool(self.process) or is_loopback(self.host))
 
     def __str__(self) -> str:
+        if self.process:
+            return self.process
         if not self.host:
             return "unknown"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -1,4 +1,4 @@
-"""How many connections a listener has: all, and by address those that have not logged in."""
+"""How many connections a listener has: all, by address all, and by address those that have not logged in."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 
 from gateway.config.listener_settings import Listener
 from gateway.server.client_address import network_of
-from gateway.server.counts import Counts, LocalCounts
+from gateway.server.counts import Counts, Key, LocalCounts
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.log_limits import LogRateLimiter
 
@@ -14,7 +14,13 @@ OF_LISTENER = "listener"
 """Why a connection is refused: there are `max_connections`."""
 
 OF_ADDRESS = "address"
-"""Why a connection is refused: its address has `max_unauthenticated_per_address`."""
+"""Why a connection is refused: its address has `max_connections_per_address` or `max_unauthenticated_per_address`."""
+
+OF_NETWORK = "network"
+"""Why a connection is refused: by the listener's lists of networks."""
+
+LOCKED_OUT = "locked-out"
+"""Why a connection is refused: too many logins from its address have failed."""
 
 OF_HANDSHAKES = "handshakes"
 """Why a connection is ended: there are `max_handshakes`, most of them from its address."""
@@ -45,8 +51,10 @@ class ConnectionLimits:
         self._address = address
         self._log_limiter = log_limiter
         self._refused = refused
-        # By connection, its address, which may be empty, while it counts for it: until it has logged in.
-        self._connections: dict[object, str | None] = {}
+        # By connection, what it counts for until it is closed: its listener, and its address if that has a limit.
+        self._connections: dict[object, list[Key]] = {}
+        # What it counts for until it has logged in.
+        self._not_logged_in: dict[object, Key] = {}
         self._counts: Counts = LocalCounts() if counts is None else counts
         self.place = ""
 
@@ -61,47 +69,46 @@ class ConnectionLimits:
         Raises:
             TooManyConnectionsError: it is beyond `max_connections`.
         """
-        self._enter("", settings.max_connections, OF_LISTENER, "The listener")
         counted = _Counted(self)
-        self._connections[counted] = None
+        self._connections[counted] = [self._enter("", settings.max_connections, OF_LISTENER, "The listener")]
         return AcceptedConnection(peer, now, self._log_limiter, counted.closed, counted.logged_in, counted)
 
     def admit(self, settings: Listener, accepted: AcceptedConnection) -> None:
-        """Count a connection for its address until the client has logged in.
+        """Count a connection for its address, and once more until the client has logged in.
 
         Raises:
-            TooManyConnectionsError: it is beyond `max_unauthenticated_per_address`.
+            TooManyConnectionsError: it is beyond `max_connections_per_address` or `max_unauthenticated_per_address`.
         """
-        address = network_of(accepted.peer.host)
-        self._enter(f"of {address}", settings.max_unauthenticated_per_address, OF_ADDRESS, f"The address {address}")
-        self._connections[accepted.connection] = address
+        address, connection = network_of(accepted.peer.host), accepted.connection
+        whose = f"The address {address}"
+        most = settings.max_connections_per_address
+        if most is not None:
+            self._connections[connection].append(self._enter(f"all of {address}", most, OF_ADDRESS, whose))
+        most = settings.max_unauthenticated_per_address
+        self._not_logged_in[connection] = self._enter(f"of {address}", most, OF_ADDRESS, whose)
 
-    def _enter(self, which: str, most: int | None, reason: str, whose: str) -> None:
-        """Count a connection, of all or of an address, if there are less than so many."""
+    def _enter(self, which: str, most: int | None, reason: str, whose: str) -> Key:
+        """Count a connection, of all or of an address, if there are less than so many; what it counts for."""
         key = self.place, which
         with self._counts.lock:
             if most is None or self._counts.total(key) < most:
                 self._counts.add(key)
-                return
+                return key
         self._refused[reason] += 1
         self._log_limiter.warning("too many connections", address=self._address, whose=whose, most=most)
         raise TooManyConnectionsError(whose, most)
 
     def logged_in(self, connection: object) -> None:
-        """A client has logged in: its connection counts for its address no longer."""
-        if connection in self._connections:
-            self._leave(self._connections[connection])
-            self._connections[connection] = None
+        """A client has logged in: its connection counts no longer among those that have not."""
+        key = self._not_logged_in.pop(connection, None)
+        if key is not None:
+            self._counts.remove(key)
 
     def closed(self, connection: object) -> None:
         """A connection counts no longer."""
-        if connection in self._connections:
-            self._leave(self._connections.pop(connection))
-            self._counts.remove((self.place, ""))
-
-    def _leave(self, address: str | None) -> None:
-        if address is not None:
-            self._counts.remove((self.place, f"of {address}"))
+        self.logged_in(connection)
+        for key in self._connections.pop(connection, ()):
+            self._counts.remove(key)
 
 
 class _Counted:

@@ -12,21 +12,25 @@ import contextlib
 import errno
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
 
 from gateway.config.listener_settings import Listener
-from gateway.config.scalars import SocketAddress
+from gateway.config.model import FailedLoginLimits
+from gateway.errors import ListenError
 from gateway.server.counts import Counts, LocalCounts
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
+from gateway.server.listen.address_checks import AddressChecks, AddressRefusedError
 from gateway.server.listen.connection_limits import ConnectionLimits, TooManyConnectionsError
 from gateway.server.listen.handshakes import Handshakes
+from gateway.server.listen.listening_sockets import Bind, UnixListeningSocket, bound, listen
 from gateway.server.listen.proxy_protocol import ProxyHeaderError, bytes_missing, parse_header
 from gateway.server.listen.tls import handshake_failure
 from gateway.server.listen.watched_socket import WatchedSocket
+from gateway.server.lock_outs import LockOuts
 from gateway.server.log_limits import LogRateLimiter
 from gateway.server.tls_contexts import TlsContext, TlsContexts
 from gateway.session import error_frames
@@ -35,21 +39,15 @@ log = structlog.get_logger("gateway.listening")
 
 MakeProtocol = Callable[[AcceptedConnection], asyncio.Protocol]
 
-Bind = Callable[[SocketAddress, int], Awaitable[list[socket.socket]]]
-"""Listening sockets for an address and a backlog, as `bound` makes them."""
-
 # How long accepting pauses after one of these errors, in seconds: without file descriptors or memory the next attempt
 # would fail, too. Any other error concerns one connection (accept(2): Linux reports its pending errors).
 _PAUSE: Final = 1.0
 _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
-# How often a client that does not answer is asked whether it is still there.
-_PROBES: Final = 4
+_Refusal = AddressRefusedError | TooManyConnectionsError
+_REFUSALS: Final = (AddressRefusedError, TooManyConnectionsError)
 
 _UNAVAILABLE: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-
-# A host name may resolve to addresses that this machine does not have, such as the IPv6 one of localhost.
-_NOT_HERE: Final = frozenset((errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +57,7 @@ class _Treatment:
     settings: Listener
     make_protocol: MakeProtocol
     tls: TlsContext | None
+    addresses: AddressChecks
 
     @property
     def awaits_client(self) -> bool:
@@ -80,17 +79,16 @@ class OpenListener:
         log_limiter: LogRateLimiter | None = None,
         refused: Counter[str] | None = None,
         *,
-        speaks_http: bool = False,
         bind: Bind | None = None,
         counts: Counts | None = None,
+        lock_outs: LockOuts | None = None,
     ) -> None:
-        # Host and port of every socket.
+        # Host and port of every TCP socket; and every socket's address as text.
         self.addresses: list[tuple[str, int]] = []
-        self._treatment = _Treatment(listener, make_protocol, None)
+        self.names: list[str] = []
         self._contexts = contexts
         self._address = str(listener.address)
         self._name = f"listener {self._address}"
-        self._speaks_http = speaks_http
         self._bound = bind or bound
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
@@ -99,10 +97,12 @@ class OpenListener:
         # Their tasks have not run yet.
         self._unbegun: set[socket.socket] = set()
         self._log_limiter = log_limiter or LogRateLimiter(self._loop.time)
-        counter: Counter[str] = Counter() if refused is None else refused
-        self._handshakes = Handshakes(self._address, self._loop.time, self._log_limiter, counter)
+        self._lock_outs = lock_outs or LockOuts(FailedLoginLimits(), self._loop.time)
+        self._treatment = _Treatment(listener, make_protocol, None, AddressChecks(listener, self._lock_outs))
+        self._refused: Counter[str] = Counter() if refused is None else refused
+        self._handshakes = Handshakes(self._address, self._loop.time, self._log_limiter, self._refused)
         self._counts: Counts = LocalCounts() if counts is None else counts
-        self._limits = ConnectionLimits(self._address, self._log_limiter, counter, self._counts)
+        self._limits = ConnectionLimits(self._address, self._log_limiter, self._refused, self._counts)
 
     @property
     def settings(self) -> Listener:
@@ -122,17 +122,31 @@ class OpenListener:
         """
         listener = self.settings
         self._treatment = self._treat(listener, self._treatment.make_protocol)
-        sockets = await self._bound(listener.address, listener.backlog)
-        self.addresses = [each.getsockname()[:2] for each in sockets]
-        self._limits.place = repr(self.addresses)
+        sockets = await self._bound(listener)
+        self.addresses = [each.getsockname()[:2] for each in sockets if each.family != socket.AF_UNIX]
+        self.names = [f"{host}:{port}" for host, port in self.addresses] or [self._address]
+        self._limits.place = repr(self.names)
         self._sockets = sockets
         for each in sockets:
-            _listen(each, listener)
+            listen(each, listener)
 
     def accept(self) -> None:
         """Accept connections."""
         for each in self._sockets:
             _ = self._spawn(self._accept_all(each), self._accepting)
+
+    def permit(self, listener: Listener) -> None:
+        """Give the file of a Unix-domain socket the mode and the group of these settings.
+
+        Raises:
+            ListenError: that is not permitted.
+        """
+        for each in self._sockets:
+            if isinstance(each, UnixListeningSocket):
+                try:
+                    each.permit(listener)
+                except OSError as error:
+                    raise ListenError(self._address, error) from error
 
     def change(self, listener: Listener, make_protocol: MakeProtocol) -> None:
         """Use other settings, for the same address, for new connections. No connection is lost.
@@ -141,10 +155,11 @@ class OpenListener:
         """
         self._treatment = self._treat(listener, make_protocol)
         for each in self._sockets:
-            _listen(each, listener)
+            listen(each, listener)
 
     def _treat(self, listener: Listener, make_protocol: MakeProtocol) -> _Treatment:
-        return _Treatment(listener, make_protocol, None if listener.tls is None else self._contexts.of(listener.tls))
+        context = None if listener.tls is None else self._contexts.of(listener.tls)
+        return _Treatment(listener, make_protocol, context, AddressChecks(listener, self._lock_outs))
 
     def close(self) -> None:
         """Accept no more connections, and drop those in preparation."""
@@ -181,6 +196,7 @@ class OpenListener:
                 has_room = await self._handshakes.has_room(most, accepted.peer.host)
             except asyncio.CancelledError:
                 connection.close()
+                accepted.on_closed()
                 raise
             if has_room:
                 self._begin(connection, accepted)
@@ -195,17 +211,16 @@ class OpenListener:
         try:
             self._limits.admit(treatment.settings, accepted)
             await self._make_transport(connection, accepted, treatment, accepted.accepted_at)
-        except TooManyConnectionsError as error:
+        except _REFUSALS as error:
             accepted.on_closed()
-            self._refuse(connection, treatment, error)
+            self._refuse(connection, accepted.peer, treatment, error)
         except asyncio.CancelledError:
             connection.close()
             accepted.on_closed()
             raise
         except Exception as error:  # noqa: BLE001 - a fault of ours must not end the listener
-            connection.close()
             accepted.on_closed()
-            self._loop.call_exception_handler({"message": "a connection could not begin", "exception": error})
+            self._fail(connection, error)
 
     def _begin(self, connection: socket.socket, accepted: AcceptedConnection) -> None:
         preparing = self._prepare(connection, accepted, self._treatment)
@@ -237,24 +252,36 @@ class OpenListener:
                 # A pause of 0 still lets other tasks run.
                 await asyncio.sleep(_PAUSE if is_exhausted else 0)
             else:
+                peer = Peer.named(name)
                 try:
-                    return connection, self._limits.accept(self.settings, Peer.named(name), self._loop.time())
-                except TooManyConnectionsError as error:
-                    self._refuse(connection, self._treatment, error)
+                    peer = Peer.of_socket(connection, name)
+                    self._treatment.addresses.check_accepted(peer)
+                    return connection, self._limits.accept(self.settings, peer, self._loop.time())
+                except _REFUSALS as error:
+                    self._refuse(connection, peer, self._treatment, error)
+                except Exception as error:  # noqa: BLE001 - as in `_connect_plain`
+                    self._fail(connection, error)
 
     async def _prepare(self, connection: socket.socket, accepted: AcceptedConnection, treatment: _Treatment) -> None:
         """Read the PROXY header and do the TLS handshake; a failure ends this connection only."""
         self._unbegun.remove(connection)
+        peer = accepted.peer
         deadline = accepted.accepted_at + treatment.settings.login_timeout
         try:
             client = await self._read_proxy_header(connection, accepted, treatment, deadline)
             if client is not None:
+                peer = client.peer
+                if treatment.settings.proxy_protocol:
+                    treatment.addresses.check_client(peer)
                 self._limits.admit(treatment.settings, client)
                 self._handshakes.is_from(client.connection, client.peer.host)
                 await self._make_transport(connection, client, treatment, deadline)
-        except TooManyConnectionsError as error:
+        except _REFUSALS as error:
             accepted.on_closed()
-            self._refuse(connection, treatment, error)
+            self._refuse(connection, peer, treatment, error)
+        except Exception as error:  # noqa: BLE001 - as in `_connect_plain`
+            accepted.on_closed()
+            self._fail(connection, error)
 
     async def _read_proxy_header(
         self, connection: socket.socket, accepted: AcceptedConnection, treatment: _Treatment, deadline: float
@@ -270,7 +297,7 @@ class OpenListener:
             accepted.on_closed()
             if not isinstance(error, _NothingSentError):
                 reason = str(error) if isinstance(error, ProxyHeaderError) else "no whole PROXY header came"
-                self._log("proxy header refused", accepted, reason)
+                self._log("proxy header refused", accepted.peer, reason)
             return None
         except BaseException:
             connection.close()
@@ -290,68 +317,38 @@ class OpenListener:
         self, connection: socket.socket, accepted: AcceptedConnection, treatment: _Treatment, deadline: float
     ) -> None:
         """Make the connection's transport, with TLS after the handshake. It owns the socket from here on."""
+        # Before there is a transport: what fails here leaves the socket to who called.
+        protocol = treatment.make_protocol(accepted)
         context = None if treatment.tls is None else treatment.tls.context
         timeout = None if context is None else max(deadline - self._loop.time(), 0.001)
         try:
             await self._loop.connect_accepted_socket(
-                lambda: treatment.make_protocol(accepted), connection, ssl=context, ssl_handshake_timeout=timeout
+                lambda: protocol, connection, ssl=context, ssl_handshake_timeout=timeout
             )
         except (OSError, ValueError) as error:
             # The event loop decodes the client's certificate, and lets through what Python says about its texts.
             accepted.on_closed()
-            self._log("tls handshake failed", accepted, handshake_failure(error))
+            self._log("tls handshake failed", accepted.peer, handshake_failure(error))
 
-    def _refuse(self, connection: socket.socket, treatment: _Treatment, reason: TooManyConnectionsError) -> None:
-        """Close, and say why if the client does not expect TLS."""
+    def _fail(self, connection: socket.socket, fault: Exception) -> None:
+        connection.close()
+        self._loop.call_exception_handler({"message": "a connection could not begin", "exception": fault})
+
+    def _refuse(self, connection: socket.socket, peer: Peer, treatment: _Treatment, reason: _Refusal) -> None:
+        """Close. Where there are too many, say so, if the client does not expect TLS."""
+        if isinstance(reason, AddressRefusedError):
+            connection.close()
+            self._refused[reason.limit] += 1
+            self._log("connection refused", peer, str(reason))
+            return
         error = error_frames.too_many_connections(reason.whose, reason.most)
-        speaks_http = self._speaks_http or treatment.settings.websocket is not None
-        answer = _UNAVAILABLE if speaks_http else error_frames.encode_error(error, None)
+        answer = _UNAVAILABLE if treatment.settings.websocket is not None else error_frames.encode_error(error, None)
         with connection, contextlib.suppress(OSError):
             connection.send(answer if treatment.tls is None else b"")
 
-    def _log(self, event: str, accepted: AcceptedConnection, reason: str) -> None:
-        self._log_limiter.info(event, address=self._address, peer=str(accepted.peer), reason=reason)
+    def _log(self, event: str, peer: Peer, reason: str) -> None:
+        self._log_limiter.info(event, address=self._address, peer=str(peer), reason=reason)
 
 
 class _NothingSentError(Exception):
     """The other end connected and closed, probably a proxy's health check: this is not logged."""
-
-
-def _listen(listening: socket.socket, settings: Listener) -> None:
-    """Let a socket listen, as the settings say. Connections inherit the options of their listening socket."""
-    listening.listen(settings.backlog)
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    idle = int(settings.tcp_keepalive)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, bool(idle))
-    if idle:
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, idle // _PROBES))
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
-
-
-async def bound(address: SocketAddress, backlog: int) -> list[socket.socket]:
-    """A listening socket for each address of this machine that the host name resolves to.
-
-    Raises:
-        OSError: this machine has none of the addresses, or one of them is taken.
-    """
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    not_here: OSError | None = None
-    with contextlib.ExitStack() as opened:
-        sockets = []
-        for family, name in dict.fromkeys((family, name) for family, _, _, _, name in found):
-            try:
-                listening = socket.create_server(name, family=family, backlog=backlog)
-            except OSError as error:
-                if error.errno not in _NOT_HERE:
-                    raise
-                not_here = error
-                continue
-            opened.callback(listening.close)
-            listening.setblocking(False)
-            sockets.append(listening)
-        if not_here is not None and not sockets:
-            raise not_here
-        opened.pop_all()
-    return sockets

@@ -47,7 +47,7 @@ _FAILURES: Final = {
     "HTTPS_PROXY_REQUEST": _NOT_TLS,
     "WRONG_VERSION_NUMBER": _NOT_TLS,
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client showed no certificate",
-    "UNSUPPORTED_PROTOCOL": "the client's version of TLS is too old",
+    "UNSUPPORTED_PROTOCOL": "the client and the gateway have no version of TLS in common",
     "NO_SHARED_CIPHER": "the client and the gateway have no cipher in common",
 }
 

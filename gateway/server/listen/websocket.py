@@ -186,7 +186,10 @@ class WebSocketConnection(asyncio.Protocol):
             if handshake.rest:
                 self.data_received(handshake.rest)
         else:
-            self._log("websocket handshake refused", status=result.response.status_code, reason=result.refusal)
+            origin = {} if result.origin is None else {"origin": result.origin}
+            self._log(
+                "websocket handshake refused", status=result.response.status_code, reason=result.refusal, **origin
+            )
             self._transport.write(result.response.serialize())
             self._close_after_answer()
 

@@ -7,7 +7,7 @@ upgrade, the page's origin, credentials.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Final, cast
 from urllib.parse import unquote
@@ -36,6 +36,9 @@ _COMPRESSION: Final = ServerPerMessageDeflateFactory(
 # A request and its headers; browsers send cookies, which may be some kilobytes.
 _MAX_REQUEST_SIZE: Final = 32 << 10
 _REQUEST_END: Final = b"\r\n\r\n"
+
+# Logged characters of an origin that nobody has allowed.
+_LONGEST_ORIGIN: Final = 100
 
 _REFUSAL_HEADERS: Final = ("Upgrade", "Allow", "Www-Authenticate")
 _REASONS: Final = {
@@ -66,11 +69,15 @@ class StompServerProtocol(ServerProtocol):
 
 @dataclass(frozen=True, slots=True)
 class HandshakeResult:
-    """The answer to a request, and its credentials. ``refusal`` is the reason for the log; None if it is accepted."""
+    """The answer to a request, and its credentials. ``refusal`` is the reason for the log; None if it is accepted.
+
+    ``origin`` is for the log, too, if it is the reason.
+    """
 
     response: Response
     refusal: str | None
     credentials: HttpCredentials | None = None
+    origin: str | None = None
 
 
 class Handshake:
@@ -126,7 +133,9 @@ def _answer(protocol: ServerProtocol, request: Request, listener: Listener) -> H
         protocol.available_extensions = [_COMPRESSION]
     response = protocol.accept(request)
     if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
-        return _refuse(protocol, response.status_code, response.headers)
+        refused = _refuse(protocol, response.status_code, response.headers)
+        is_foreign = response.status_code == HTTPStatus.FORBIDDEN
+        return replace(refused, origin=_origin_of(request)) if is_foreign else refused
     credentials = None
     if listener.use_http_auth:
         try:
@@ -137,6 +146,10 @@ def _answer(protocol: ServerProtocol, request: Request, listener: Listener) -> H
     if listener.strict_transport_security is not None:
         response.headers["Strict-Transport-Security"] = listener.strict_transport_security
     return HandshakeResult(response, None, credentials)
+
+
+def _origin_of(request: Request) -> str:
+    return ", ".join(request.headers.get_all("Origin"))[:_LONGEST_ORIGIN]
 
 
 def _refuse(protocol: ServerProtocol, status: int, headers: Headers | None = None) -> HandshakeResult:

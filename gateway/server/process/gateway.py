@@ -21,7 +21,8 @@ from gateway.server.client.connection import ClientConnection, ServerContext
 from gateway.server.client.session_limits import SessionLimits
 from gateway.server.counts import Counts, LocalCounts
 from gateway.server.fault_boundary import all_done, guarded
-from gateway.server.listen.listener import Bind
+from gateway.server.listen.listening_sockets import Bind
+from gateway.server.lock_outs import LockOuts
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
 from gateway.server.periodic_timer import PeriodicTimer
@@ -85,7 +86,8 @@ class Gateway:
             self._loop.time,
         )
         counts = LocalCounts() if counts is None else counts
-        self.limits = SessionLimits(self._loop.time, config.failed_logins, counts)
+        self.lock_outs = LockOuts(config.failed_logins, self._loop.time, counts, self.log_limits.of_listener())
+        self.limits = SessionLimits(self._loop.time, config.failed_logins, counts, self.lock_outs)
         self._context = ServerContext(
             product=b"stomp-gateway/" + __version__.encode(),
             find_virtual_host=self._find_virtual_host,
@@ -128,7 +130,7 @@ class Gateway:
         readiness = Readiness((), virtual_hosts)
         if self.is_stopping:
             reasons = ["draining"]
-        elif not self.addresses:
+        elif not self._listeners.are_open:
             reasons = ["no listener is open"]
         elif len(readiness.down) < len(virtual_hosts):
             reasons = []
@@ -139,7 +141,7 @@ class Gateway:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Host and port of every open listener."""
+        """Host and port of every open listener that has them."""
         return self._listeners.addresses
 
     def _spawn(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
@@ -215,6 +217,7 @@ class Gateway:
         self.pool.dialer.keep(virtual_host.upstream for virtual_host in config.resolved_virtual_hosts())
         self.log_limits.configure(config.logging)
         self.limits.failed_logins.configure(config.failed_logins)
+        self.lock_outs.configure(config.failed_logins)
         self._upstream_contexts = self._make_upstream_contexts()
         gone = [client for client in self.clients if client.listener.address in changes.closed]
         if gone:

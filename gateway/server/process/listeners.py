@@ -14,11 +14,13 @@ import structlog
 from gateway import __version__
 from gateway.config.listener_settings import Listener
 from gateway.config.scalars import SocketAddress
+from gateway.config.unix_address import ListenAddress
 from gateway.errors import GatewayError, ListenError
 from gateway.server.client.connection import ClientConnection, ServerContext
 from gateway.server.counts import Counts
 from gateway.server.listen.accepted_connection import AcceptedConnection
-from gateway.server.listen.listener import Bind, MakeProtocol, OpenListener
+from gateway.server.listen.listener import MakeProtocol, OpenListener
+from gateway.server.listen.listening_sockets import Bind
 from gateway.server.listen.websocket import WebSocketConnection
 from gateway.server.tls_contexts import TlsContexts
 
@@ -29,9 +31,9 @@ log = structlog.get_logger("gateway")
 class ListenerChanges:
     """What `Listeners.change` did, by the configured addresses."""
 
-    opened: tuple[SocketAddress, ...]
-    changed: tuple[SocketAddress, ...]
-    closed: tuple[SocketAddress, ...]
+    opened: tuple[ListenAddress, ...]
+    changed: tuple[ListenAddress, ...]
+    closed: tuple[ListenAddress, ...]
 
 
 class Listeners:
@@ -50,10 +52,15 @@ class Listeners:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Host and port of every open listener."""
+        """Host and port of every open listener that has them."""
         return [address for listener in self._open for address in listener.addresses]
 
-    async def open(self, listeners: Sequence[Listener]) -> list[SocketAddress]:
+    @property
+    def are_open(self) -> bool:
+        """Whether there is any."""
+        return bool(self._open)
+
+    async def open(self, listeners: Sequence[Listener]) -> list[ListenAddress]:
         """Open all of these, and return the configured addresses of those that this machine can have.
 
         Raises:
@@ -72,6 +79,7 @@ class Listeners:
                     self._context.stats.connections_refused,
                     bind=self._bind,
                     counts=self._counts,
+                    lock_outs=self._context.limits.lock_outs,
                 )
                 closing.callback(one.close)
                 try:
@@ -86,8 +94,8 @@ class Listeners:
         self._open |= opened
         for one in opened:
             one.accept()
-            for host, port in one.addresses:
-                log.info("listening", address=f"{host}:{port}", version=__version__)
+            for name in one.names:
+                log.info("listening", address=name, version=__version__)
         return [one.settings.address for one in opened]
 
     async def change(self, listeners: Sequence[Listener]) -> ListenerChanges:
@@ -96,7 +104,8 @@ class Listeners:
         Settings are for new connections. Those of a listener that is closed go on, but for WebSocket handshakes.
 
         Raises:
-            GatewayError: a new listener cannot be opened, or a TLS file cannot be used; nothing has changed.
+            GatewayError: a new listener cannot be opened, a TLS file cannot be used, or a socket cannot be given to its
+                group; nothing has changed.
         """
         left, kept, new = list(self._open), [], []
         for listener in listeners:
@@ -109,7 +118,12 @@ class Listeners:
         refuse_moves(new, (one.settings.address for one in left))
         # Held until the listeners use them, so that no file has to be read below.
         _held = self._contexts.prepare(listener.tls for listener in listeners)
-        opened = await self.open(new)
+        with contextlib.ExitStack() as on_failure:
+            for one, listener in kept:
+                on_failure.callback(one.permit, one.settings)
+                one.permit(listener)
+            opened = await self.open(new)
+            on_failure.pop_all()
         changed = [(one, listener) for one, listener in kept if listener != one.settings]
         for one, listener in changed:
             one.change(listener, self._maker(listener, self._open[one]))
@@ -140,20 +154,21 @@ class Listeners:
             self._close(one)
 
 
-def is_served_by_ipv4(address: SocketAddress, listeners: Sequence[Listener]) -> bool:
+def is_served_by_ipv4(address: ListenAddress, listeners: Sequence[Listener]) -> bool:
     """Whether the address is ``::``, and a listener on the same port has 0.0.0.0."""
+    if not isinstance(address, SocketAddress) or address.host != "::":
+        return False
     ipv4 = SocketAddress("0.0.0.0", address.port)  # noqa: S104 - nothing is listened on here
-    return address.host == "::" and any(listener.address == ipv4 for listener in listeners)
+    return any(listener.address == ipv4 for listener in listeners)
 
 
-def refuse_moves(new: Sequence[Listener], gone: Iterable[SocketAddress]) -> None:
+def refuse_moves(new: Sequence[Listener], gone: Iterable[ListenAddress]) -> None:
     """A port cannot go from one address to another: the old one has to be closed before the new one can be opened.
 
     Raises:
         GatewayError: one would.
     """
-    ports = {address.port: address for address in gone if address.port}
-    for listener in new:
-        old = ports.get(listener.address.port)
-        if old is not None:
-            raise GatewayError(f"the port of {old} can move to {listener.address} only by a restart")
+    ports = {address.port: address for address in gone if isinstance(address, SocketAddress) and address.port}
+    for address in (listener.address for listener in new):
+        if isinstance(address, SocketAddress) and (old := ports.get(address.port)) is not None:
+            raise GatewayError(f"the port of {old} can move to {address} only by a restart")

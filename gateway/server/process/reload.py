@@ -27,11 +27,11 @@ _PLAIN: Final = (
 )  # fmt: skip
 TAKING_EFFECT: Final = frozenset(("listeners", "upstream", "defaults", "virtual_hosts", *_PLAIN))
 
-# What the admin listener and an open journal directory keep until a restart.
-_WAITING: Final = {
-    "admin": ("address",),
+KEPT_UNTIL_RESTART: Final = {
+    "admin": ("address", "socket_mode", "socket_group"),
     "journal": ("node", "rotate_bytes", "rotate_after", "retain", "retain_bytes", "ship"),
 }
+"""What the admin listener and an open journal directory keep until a restart."""
 
 
 class StoppingError(GatewayError):
@@ -89,7 +89,7 @@ def differences(before: GatewayConfig, after: GatewayConfig) -> Iterator[str]:
 def _differ(key: str, before: BaseModel, after: BaseModel) -> bool:
     """Whether something differs under a key, apart from what waits for a restart."""
     old, new = getattr(before, key), getattr(after, key)
-    waiting = _WAITING.get(key, ())
+    waiting = KEPT_UNTIL_RESTART.get(key, ())
     if waiting and getattr(old, "directory", None) == getattr(new, "directory", None):
         old = old.model_copy(update={name: getattr(new, name) for name in waiting})
     return bool(old != new)

@@ -7,6 +7,7 @@ ties to systemd.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Final
 import structlog
 
 from gateway.config.model import GatewayConfig
-from gateway.config.scalars import SocketAddress
+from gateway.config.unix_address import ListenAddress
 from gateway.errors import GatewayError
 from gateway.journal.journal import node_name
 from gateway.journal.writer import Clock
@@ -127,8 +128,11 @@ class Supervisor:
         addresses, before = addresses_of(config), addresses_of(self.config)
         await self._bind(config, before)
         try:
+            self._sockets[0].permit(config.listeners)
             applied = await self._apply_first(config)
         except BaseException:
+            with contextlib.suppress(GatewayError):
+                self._sockets[0].permit(self.config.listeners)
             self._keep(before)
             raise
         self.log_level.configure(config.logging)
@@ -146,7 +150,7 @@ class Supervisor:
         self._keep(addresses)
         return applied
 
-    async def _bind(self, config: GatewayConfig, before: Counter[SocketAddress]) -> None:
+    async def _bind(self, config: GatewayConfig, before: Counter[ListenAddress]) -> None:
         """Bind the listeners of a configuration whose addresses are new."""
         left, new = before.copy(), []
         for listener in config.listeners:
@@ -158,7 +162,7 @@ class Supervisor:
         for sockets, more in zip(self._sockets, await bound_for_workers(new, len(self._sockets)), strict=True):
             sockets.take(more)
 
-    def _keep(self, addresses: Counter[SocketAddress]) -> None:
+    def _keep(self, addresses: Counter[ListenAddress]) -> None:
         """Close the sockets of all other addresses. Workers have closed theirs."""
         for sockets in self._sockets:
             sockets.keep(addresses)
@@ -195,12 +199,15 @@ class Supervisor:
         return sum(await asyncio.gather(*(worker.begin_stop() for worker in self.workers)))
 
     async def announce_stop(self) -> None:
-        """See `Served`: workers wait for themselves."""
+        """Wait as all workers do, and close the sockets that they share when they begin to drain."""
+        await asyncio.sleep(self.config.drain_delay)
+        for each in self._sockets:
+            each.close_shared()
 
     async def stop(self) -> None:
         """Wait until the workers have drained, and close the listeners. Without `begin_stop` they end at once."""
         if self.is_stopping:
-            within = self.config.drain_delay + self.config.drain_timeout + _RESERVE
+            within = self.config.drain_timeout + _RESERVE
             await asyncio.gather(*(worker.stop(within) for worker in self.workers))
         self.is_stopping = True
         await self._end_all()

@@ -13,7 +13,7 @@ from typing import Any, Final
 import structlog
 
 from gateway.config.model import GatewayConfig
-from gateway.config.scalars import SocketAddress
+from gateway.config.unix_address import ListenAddress
 from gateway.errors import GatewayError
 from gateway.server.process.worker_channel import WorkerCalls, WorkerError, WorkerGoneError, pass_descriptors
 from gateway.server.process.worker_sockets import SocketSet, descriptors_of
@@ -232,7 +232,7 @@ def _log_failure(keeping: asyncio.Task[None]) -> None:
         log.error("internal error", exc_info=error)
 
 
-def addresses_of(config: GatewayConfig) -> Counter[SocketAddress]:
+def addresses_of(config: GatewayConfig) -> Counter[ListenAddress]:
     """How many listeners there are by address."""
     return Counter(listener.address for listener in config.listeners)
 

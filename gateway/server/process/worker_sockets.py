@@ -1,4 +1,7 @@
-"""Listening sockets that several workers share: a set for each worker, over which the system spreads connections."""
+"""Listening sockets that several workers share: a set for each worker, over which the system spreads connections.
+
+Of a Unix-domain socket there is one, which is in every set: each worker accepts from it when it has time.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from typing import Any
 import structlog
 
 from gateway.config.listener_settings import Listener
-from gateway.config.scalars import SocketAddress
+from gateway.config.unix_address import ListenAddress, UnixAddress
 from gateway.errors import ListenError
-from gateway.server.listen.listener import bound
+from gateway.server.listen.listening_sockets import UnixListeningSocket, bound
 from gateway.server.process.listeners import is_served_by_ipv4
 
 log = structlog.get_logger("gateway.workers")
 
-Handed = Mapping[SocketAddress, Sequence[Sequence[int] | None]]
+Handed = Mapping[ListenAddress, Sequence[Sequence[int] | None]]
 """The file descriptors of a worker's sockets, by configured address, one entry for each listener that has it.
 
 None: this machine cannot listen there.
@@ -46,10 +49,10 @@ class SocketSet:
 
     def __init__(self) -> None:
         # Of each listener with this address; None where this machine cannot listen.
-        self._sockets: dict[SocketAddress, list[list[socket.socket] | None]] = {}
+        self._sockets: dict[ListenAddress, list[list[socket.socket] | None]] = {}
         self._is_paused = False
 
-    def add(self, address: SocketAddress, sockets: list[socket.socket] | None) -> None:
+    def add(self, address: ListenAddress, sockets: list[socket.socket] | None) -> None:
         """The sockets of one more listener."""
         self._sockets.setdefault(address, []).append(sockets)
 
@@ -61,7 +64,7 @@ class SocketSet:
             self._sockets.setdefault(address, []).extend(groups)
         others._sockets = {}
 
-    def keep(self, addresses: Mapping[SocketAddress, int]) -> None:
+    def keep(self, addresses: Mapping[ListenAddress, int]) -> None:
         """Close those of all but so many listeners of each address; of one address the last go."""
         for address, groups in list(self._sockets.items()):
             while len(groups) > addresses.get(address, 0):
@@ -72,7 +75,7 @@ class SocketSet:
     def _all(self) -> Iterable[socket.socket]:
         return (each for groups in self._sockets.values() for group in groups for each in group or ())
 
-    def handed(self, addresses: Mapping[SocketAddress, int], has: Mapping[SocketAddress, int]) -> Handed:
+    def handed(self, addresses: Mapping[ListenAddress, int], has: Mapping[ListenAddress, int]) -> Handed:
         """What a worker needs for so many listeners of each address, if it ``has`` what it needs for others."""
         return {
             address: [
@@ -86,6 +89,8 @@ class SocketSet:
         """Let the system give connections to the other workers, until a worker begins that has this set."""
         self._is_paused = True
         for each in self._all():
+            if each.family == socket.AF_UNIX:
+                continue  # the other workers have this very one
             with contextlib.suppress(OSError):
                 # Linux: it listens no more, keeps its port, and `listen` puts it back.
                 each.shutdown(socket.SHUT_RD)
@@ -93,6 +98,24 @@ class SocketSet:
     def end_pause(self) -> None:
         """Such a worker is about to begin."""
         self._is_paused = False
+
+    def permit(self, listeners: Iterable[Listener]) -> None:
+        """Give the files of Unix-domain sockets the modes and groups of these listeners.
+
+        Raises:
+            ListenError: that is not permitted.
+        """
+        for listener in listeners:
+            for each in (each for group in self._sockets.get(listener.address, ()) for each in group or ()):
+                if isinstance(each, UnixListeningSocket):
+                    try:
+                        each.permit(listener)
+                    except OSError as error:
+                        raise ListenError(str(listener.address), error) from error
+
+    def close_shared(self) -> None:
+        """Close the Unix-domain sockets, of which all workers have copies: they are about to drain."""
+        _close(each for each in self._all() if each.family == socket.AF_UNIX)
 
     def close(self) -> None:
         """Listen no more, whoever has these sockets, too."""
@@ -118,9 +141,8 @@ async def bound_for_workers(listeners: Sequence[Listener], workers: int) -> list
             on_failure.callback(each.close)
         for listener in listeners:
             try:
-                names = await _free_names(listener)
-                for each in sets:
-                    each.add(listener.address, [_shared(family, name, listener.backlog) for family, name in names])
+                for each, group in zip(sets, await _bound_for_each(listener, workers), strict=True):
+                    each.add(listener.address, group)
             except OSError as error:
                 if error.errno != errno.EAFNOSUPPORT or not is_served_by_ipv4(listener.address, listeners):
                     raise ListenError(str(listener.address), error) from error
@@ -131,12 +153,19 @@ async def bound_for_workers(listeners: Sequence[Listener], workers: int) -> list
     return sets
 
 
+async def _bound_for_each(listener: Listener, workers: int) -> list[list[socket.socket]]:
+    if isinstance(listener.address, UnixAddress):
+        return [await bound(listener)] * workers
+    names = await _free_names(listener)
+    return [[_shared(family, name, listener.backlog) for family, name in names] for _ in range(workers)]
+
+
 async def _free_names(listener: Listener) -> list[tuple[int, Any]]:
     """Families and addresses of a listener, with the ports that the system chose.
 
     They are bound alone first, since with SO_REUSEPORT two gateways of one user could share a port without noticing.
     """
-    alone = await bound(listener.address, listener.backlog)
+    alone = await bound(listener)
     names: list[tuple[int, Any]] = [(each.family, each.getsockname()) for each in alone]
     for each in alone:
         each.close()
@@ -148,11 +177,15 @@ def _shared(family: int, name: Any, backlog: int) -> socket.socket:  # noqa: ANN
 
 
 class _InheritedSocket(socket.socket):
-    """A listening socket whose other copy the supervisor has: to close it alone would leave it listening."""
+    """A listening socket whose other copy the supervisor has: to close it alone would leave it listening.
+
+    That is as it should be for a Unix-domain socket: the other workers have copies, too.
+    """
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self.shutdown(socket.SHUT_RD)
+        if self.family != socket.AF_UNIX:
+            with contextlib.suppress(OSError):
+                self.shutdown(socket.SHUT_RD)
         super().close()
 
 
@@ -160,7 +193,7 @@ class InheritedSockets:
     """A worker's end of its `SocketSet`."""
 
     def __init__(self, handed: Handed) -> None:
-        self._left: dict[SocketAddress, deque[Sequence[int] | None]] = {}
+        self._left: dict[ListenAddress, deque[Sequence[int] | None]] = {}
         self.add(handed)
 
     def add(self, handed: Handed) -> None:
@@ -175,13 +208,13 @@ class InheritedSockets:
                 os.close(each)
         self._left = {}
 
-    async def bind(self, address: SocketAddress, backlog: int) -> list[socket.socket]:
+    async def bind(self, listener: Listener) -> list[socket.socket]:
         """The sockets of the next listener with this address.
 
         Raises:
             OSError: there are none.
         """
-        left = self._left.get(address)
+        left = self._left.get(listener.address)
         group = left.popleft() if left else None
         if group is None:
             raise OSError(errno.EAFNOSUPPORT, "the supervisor has no socket for this address")

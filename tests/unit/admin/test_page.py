@@ -122,6 +122,13 @@ def test_rates_are_what_came_between_two_looks(browser: Browser, api: AdminApi) 
     browser.until("document.querySelector('.in .line').getAttribute('d').startsWith('M')")
 
 
+def test_refused_connections_are_told_where_there_are_some(browser: Browser, api: AdminApi) -> None:
+    browser.open(api.url, DESKTOP)
+    shows(browser, "3 connections · 0 sub")
+    api.overview["connections_refused"] = {"network": 1200, "locked-out": 34}
+    shows(browser, "3 connections · 1,234 refused · 0 sub")
+
+
 def test_hostile_names_stay_text(browser: Browser, api: AdminApi) -> None:
     api.lists["sessions"][0] |= {"id": EVIL, "login": EVIL, "peer": EVIL, "virtual_host": EVIL, "holds": [EVIL]}
     api.overview |= {"ready": False, "reasons": [EVIL], "errors": {EVIL: 1}, "holds": {EVIL: 1}, "node": EVIL}

@@ -97,13 +97,16 @@ async def test_those_that_ask_while_a_worker_hangs_wait_for_it_together() -> Non
         requests += [asyncio.create_task(view.overview()) for _ in range(6)]
         hanging.answers["report"] = _report()
         hanging.hangs.set()
-        assert {each["sessions"] for each in await asyncio.gather(*requests)} == {1}
+        overviews = await asyncio.gather(*requests)
+        assert {each["sessions"] for each in overviews} == {1}
+        assert {each["connections_refused"]["network"] for each in overviews} == {2}
         assert hanging.calls["report"] == 2
 
 
 def _report() -> WorkerReport:
     numbers = dict.fromkeys(("sessions", "connections", "subscriptions", "links", "channels"), 1)
     overview = {**numbers, "unconfirmed": 0, "unacknowledged": 0, "holds": {}, "totals": {}, "errors": {}}
+    overview["connections_refused"] = {"network": 2}
     return WorkerReport(Readiness(), [], overview, [], Counter())
 
 

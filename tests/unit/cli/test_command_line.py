@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -10,13 +11,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import structlog
 
 from gateway import __version__
 from gateway.cli import main
+from gateway.config.loader import load
 from gateway.config.model import GatewayConfig
 from gateway.errors import ExitCode, GatewayError, ListenError
 
 ROOT = Path(__file__).parents[3]
+FULL = Path("/dev/full")
 SECRET = "correct-horse-battery"
 
 
@@ -46,7 +50,7 @@ def test_help_tells_commands_examples_exit_codes_and_environment() -> None:
     assert codes == sorted(ExitCode)
 
 
-@pytest.mark.parametrize("arguments", [(), ("serve",), ("check",), ("serve", "--confg", "x"), ("restart",)])
+@pytest.mark.parametrize("arguments", [(), ("serve", "--confg", "x"), ("check", "--config"), ("restart",)])
 def test_a_wrong_command_line_ends_with_2(arguments: tuple[str, ...]) -> None:
     ended = run(*arguments)
     assert ended.returncode == ExitCode.CONFIGURATION
@@ -177,6 +181,37 @@ def test_serving_runs_on_uvloop_where_it_is_installed(config_file: Path, monkeyp
     assert seen == ["uvloop"]
 
 
+def test_serve_without_a_file_tells_what_it_assumes(monkeypatch: pytest.MonkeyPatch) -> None:
+    serving(monkeypatch, None)
+    with structlog.testing.capture_logs() as lines:
+        assert main(["serve"]) == ExitCode.OK
+    [line] = lines
+    assert (line["event"], line["log_level"]) == ("no configuration file", "info")
+    assert (line["listeners"], line["upstream"]) == ("127.0.0.1:61613", "amqp://127.0.0.1:5672")
+    assert (line["default_user"], line["virtual_hosts"], line["admin"]) == ("guest", "/", "127.0.0.1:15693")
+    assert "stomp-gateway example > gateway.yaml" in line["hint"]
+
+
+def test_serve_with_a_file_assumes_nothing(config_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    serving(monkeypatch, None)
+    with structlog.testing.capture_logs() as lines:
+        assert main(["serve", "--config", str(config_file)]) == ExitCode.OK
+    assert lines == []
+
+
+def test_check_without_a_file_looks_at_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--offline"]) == ExitCode.OK
+    said = "no configuration file, all defaults: no mistakes (1 listener, 1 virtual host)\n"
+    assert capsys.readouterr().out == said
+
+
+def test_the_example_is_a_file_with_all_defaults(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["example"]) == ExitCode.OK
+    config_file.write_text(capsys.readouterr().out)
+    assert load(config_file) == GatewayConfig()
+    assert "default_user: " in config_file.read_text()
+
+
 def test_the_gateway_needs_neither_spark_nor_arrow() -> None:
     """Every module but the pipeline's is loaded where they are not installed, and the pipeline says what it needs."""
     program = """
@@ -192,3 +227,28 @@ sys.exit(main(["pipeline", "report", "--lake", "lake", "-o", "report.html"]))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "pip install 'stomp-gateway[pipeline]'" in done.stderr
     assert done.returncode == ExitCode.CONFIGURATION
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="only Linux has a device that is always full")
+@pytest.mark.parametrize("arguments", [("check", "--offline"), ("schema",)])  # one fits into the buffer, one does not
+def test_an_output_that_cannot_be_written_is_told_and_ends_with_1(arguments: tuple[str, ...]) -> None:
+    with FULL.open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "gateway", *arguments],
+            cwd=ROOT, env=os.environ | {"PYTHONUNBUFFERED": ""},
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    said = "stomp-gateway: standard output cannot be written: No space left on device.\n"
+    assert (ended.returncode, ended.stderr) == (ExitCode.FAILURE, said)
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), OSError(2, "No such file", "x")])
+def test_no_other_error_of_the_system_is_taken_for_one_of_the_output(
+    error: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> ExitCode:
+        raise error
+
+    monkeypatch.setattr("gateway.cli.command_line._schema", fail)
+    with pytest.raises(OSError, match=error.strerror):
+        main(["schema"])

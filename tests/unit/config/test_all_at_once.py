@@ -49,7 +49,7 @@ WANTED = [
     ("listeners[1].compression", "for websocket listeners only"),
     ("listeners[1].frame", "for websocket listeners only"),
     ("listeners[2].login_timeout", "A duration"),
-    ("listeners[2]", "either tcp or websocket"),
+    ("listeners[2]", "either tcp, websocket or unix"),
     ("listeners[3].tcp", "already taken by listeners[1].tcp"),
     ("listeners[3].tls.cert_file", "no certificate"),
     ("listeners[3].tls.key_file", "no private key"),

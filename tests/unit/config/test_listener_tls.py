@@ -128,6 +128,7 @@ def test_versions_must_leave_one(directory: Path) -> None:
     ("ciphers", "sentence"),
     [
         ("NOTHING", "OpenSSL knows none of these ciphers."),
+        ("TLS_AES_128_GCM_SHA256", "Ciphers of TLS 1.3 cannot be chosen"),
         ("ECDHE+AESGCM:aNULL:@SECLEVEL=0", "do not encrypt, or do not say who the gateway is"),
         ("eNULL:@SECLEVEL=0", "do not encrypt, or do not say who the gateway is"),
     ],

@@ -89,7 +89,7 @@ def test_a_mistake_comes_with_what_to_write_instead(text: str, path: str, sugges
         ("- a", "", "A mapping belongs here"),
         ("listeners: []", "listeners", "at least one entry"),
         ("listeners: {tcp: a:1}", "listeners", "A list belongs here"),
-        ("listeners: [{backlog: 5}]", "listeners[0]", "either tcp or websocket"),
+        ("listeners: [{backlog: 5}]", "listeners[0]", "either tcp, websocket or unix"),
         ("listeners: [{tcp: 'a..b:1'}]", "listeners[0].tcp", "not the name of a host"),
         ("listeners: [{tcp: '.a:1'}]", "listeners[0].tcp", "not the name of a host"),
         (f"listeners: [{{tcp: '{'x' * 64}:1'}}]", "listeners[0].tcp", "not the name of a host"),

@@ -26,6 +26,7 @@ GOOD = [
     "virtual_hosts: {/: , orders: {aliases: [a, b], amqp_vhost: /o, upstream: {urls: [amqp://x]}, login_cache: 0}}",
     "virtual_hosts: {/: {upstream: null, amqp_vhost: null, default_user: {login: a, passcode: b}}, '*': {}}",
     "logging: {format: json, level: debug}\ndrain_timeout: 0",
+    "listeners: [{tcp: a:1, allowed_networks: [10.0.0.0/8, 192.0.2.7, '::1'], denied_networks: ['${NETWORK}']}]",
     "admin: 0.0.0.0:1",
     "admin: off",
     "admin: 'off'",
@@ -38,7 +39,7 @@ GOOD = [
 ]
 SCHEMA = json_schema()
 VALIDATOR = Draft202012Validator(SCHEMA)
-ENVIRONMENT = {"FORMAT": "json", "SECONDS": "5", "SWITCH": "false", "HOST": "h", "URL": "amqp://h"}
+ENVIRONMENT = {"FORMAT": "json", "SECONDS": "5", "SWITCH": "false", "HOST": "h", "URL": "amqp://h", "NETWORK": "::/0"}
 
 BAD = [
     "- a",
@@ -49,6 +50,9 @@ BAD = [
     "listeners: [{tcp: ':1'}]",
     "listeners: [{tcp: a:1, backlog: 0}]",
     "listeners: [{tcp: a:1, backlog: 1.5}]",
+    "listeners: [{tcp: a:1, allowed_networks: 10.0.0.0/8}]",
+    "listeners: [{tcp: a:1, allowed_networks: [example.org]}]",
+    "listeners: [{tcp: a:1, denied_networks: [10]}]",
     "upstream: {urls: []}",
     "upstream: {urls: amqp://a}",
     "upstream: {urls: ['amqp://a:b@c']}",

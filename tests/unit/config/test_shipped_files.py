@@ -17,6 +17,7 @@ REFERENCE = ROOT / "config" / "gateway.yaml"
 TLS = ROOT / "config" / "tls.yaml"
 POLICY = ROOT / "config" / "policy.yaml"
 WEBSOCKET = ROOT / "config" / "websocket.yaml"
+UNIX = ROOT / "config" / "unix.yaml"
 SHIP = ROOT / "config" / "ship.yaml"
 # Mappings whose keys are the users' own.
 FREE = ("virtual_hosts", "defaults.certificate_users.users", "defaults.queue_arguments[].arguments")
@@ -40,6 +41,8 @@ def test_the_reference_file_and_the_example_of_tls_show_every_key() -> None:
     below = ("listeners[].tls.", "defaults.certificate_users.", "admin.")
     shown |= {key for key in keys_in(yaml.safe_load(TLS.read_text())) if key.startswith(below)}
     shown |= {key for key in keys_in(yaml.safe_load(WEBSOCKET.read_text())) if key.startswith("listeners[].")}
+    here = ("listeners[].", "admin.")
+    shown |= {key for key in keys_in(yaml.safe_load(UNIX.read_text())) if key.startswith(here)}
     laid_down = ("defaults.destination_rules[].", "defaults.queue_arguments[].")
     shown |= {key for key in keys_in(yaml.safe_load(POLICY.read_text())) if key.startswith(laid_down)}
     shown |= {key for key in keys_in(yaml.safe_load(SHIP.read_text())) if key.startswith("defaults.journal.ship.user.")}
@@ -70,10 +73,11 @@ def test_every_key_in_the_reference_file_is_explained() -> None:
 @pytest.mark.parametrize("file", sorted((ROOT / "config").glob("*.yaml")), ids=lambda file: str(file.name))
 def test_every_shipped_file_is_valid(file: Path, tmp_path: Path) -> None:
     Authority.make(tmp_path, "ca")
-    for name in ("certified", "journal"):
+    for name in ("certified", "journal", "operator"):
         (tmp_path / f"{name}.passcode").write_text("x")
     Authority.make(tmp_path, "clients").identify(tmp_path, "gateway")
-    config = load(file, environment={"CERTIFICATES": str(tmp_path), "ORDERS_PASSCODE": "x", "APP_PASSCODE": "x"})
+    directories = dict.fromkeys(("CERTIFICATES", "RUNTIME_DIRECTORY"), str(tmp_path))
+    config = load(file, environment=directories | {"ORDERS_PASSCODE": "x", "APP_PASSCODE": "x"})
     assert config.virtual_host(None) is not None
     assert config.warnings == ()
 

@@ -11,6 +11,7 @@ from gateway.cli.option_types import duration, size_or_null
 from gateway.config.loader import load, parse
 from gateway.config.model import GatewayConfig
 from gateway.errors import ConfigError
+from tests.support.addresses import tcp
 
 SECRET = "correct-horse-battery"
 
@@ -131,7 +132,7 @@ def test_urls_have_the_ports_of_their_schemes(url: str, parsed: str) -> None:
 
 
 def test_ipv6_listeners_stand_in_brackets() -> None:
-    address = parse('listeners: [{tcp: "[::1]:61613"}]').listeners[0].address
+    address = tcp(parse('listeners: [{tcp: "[::1]:61613"}]').listeners[0].address)
     assert (address.host, address.port) == ("::1", 61613)
 
 

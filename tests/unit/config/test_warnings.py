@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from gateway.config.loader import parse
 from tests.support.certificates import Authority
 
 TLS = "cert_file: a.pem, key_file: a.key, ca_file: ca.pem, verify: optional"
+
+ROOT = Path(__file__).parents[3]
 
 # What a file holds, and the place and a part of each warning.
 ODD: dict[str, tuple[str, *tuple[tuple[str, str], ...]]] = {
@@ -28,6 +32,24 @@ ODD: dict[str, tuple[str, *tuple[tuple[str, str], ...]]] = {
         f"listeners: [{{tcp: '0.0.0.0:1', tls: {{{TLS}, certificate_login: {{name: common_name, san_index: 1}}}}}}]\n"
         "defaults: {certificate_users: {everyone: {login: a, passcode: b}}}",
         ("listeners[0].tls.certificate_login.san_index", "name is common_name"),
+    ),
+    "ciphers that do nothing": (
+        f"listeners: [{{tcp: '0.0.0.0:1', tls: {{{TLS}, ciphers: 'TLS_AES_128_GCM_SHA256:"
+        "AESGCM+aECDSA:TYPO:!RC4:ODD'}}]",
+        ("listeners[0].tls.ciphers", "OpenSSL leaves out what it does not know: names 3, 5 of the list."),
+        ("listeners[0].tls.ciphers", "Ciphers of TLS 1.3 have no effect here, since all of them are always on: name 1"),
+    ),
+    "ciphers of a version that is off": (
+        f"listeners: [{{tcp: '0.0.0.0:1', tls: {{{TLS}, min_version: 1.3, ciphers: ECDHE+AESGCM:ODD}}}}]",
+        ("listeners[0].tls.ciphers", "only TLS 1.3 is spoken here"),
+    ),
+    "ciphers for another key": (
+        f"listeners: [{{tcp: '0.0.0.0:1', tls: {{{TLS}, ciphers: ECDHE+aRSA+AESGCM}}}}]",
+        ("listeners[0].tls.ciphers", "the kind of key that the certificate has, so no client with TLS 1.2 can connect"),
+    ),
+    "ciphers for nobody": (
+        f"admin: {{tls: {{{TLS}, max_version: 1.2, ciphers: ECDHE+aRSA+AESGCM}}}}",
+        ("admin.tls.ciphers", "so nobody can connect"),
     ),
     "web pages of this machine": (
         "listeners: [{websocket: '0.0.0.0:15674'}]",
@@ -64,6 +86,67 @@ ODD: dict[str, tuple[str, *tuple[tuple[str, str], ...]]] = {
     "a login shorter than its delay": (
         "failed_logins: {delay: 20s}",
         ("listeners[0].login_timeout", "gets Login timeout instead"),
+    ),
+    "one address for all": (
+        "listeners: [{tcp: '127.0.0.1:1', max_connections_per_address: 9, max_unauthenticated_per_address: 5}]",
+        ("listeners[0].max_connections_per_address", "they share this number"),
+        ("listeners[0].max_unauthenticated_per_address", "they share this number"),
+    ),
+    "networks that are denied, too": (
+        "listeners: [{tcp: 'a:1', allowed_networks: [10.1.0.0/16, 11.0.0.0/8], proxy_protocol: true,"
+        " trusted_proxies: ['::1', '2001:db8::/32'], denied_networks: ['::/0', '::ffff:10.0.0.0/104']}]",
+        ("listeners[0].allowed_networks[0]", "in denied_networks, too"),
+        ("listeners[0].trusted_proxies[0]", "in denied_networks, too"),
+        ("listeners[0].trusted_proxies[1]", "in denied_networks, too"),
+    ),
+    "networks of operators": (
+        "admin: {address: '127.0.0.1:1', allowed_networks: [10.1.0.0/16], denied_networks: [10.0.0.0/8]}",
+        ("admin.allowed_networks[0]", "in denied_networks, too"),
+        ("admin.allowed_networks", "Nobody can connect"),
+    ),
+    "networks of operators on a file": (
+        "admin: {address: 'unix:/run/a.sock', denied_networks: [10.0.0.0/8]}",
+        ("admin.denied_networks", "no effect on a Unix-domain socket"),
+    ),
+    "networks of other machines": (
+        "listeners: [{tcp: 'localhost:1', allowed_networks: [10.0.0.0/8]}, {tcp: '127.0.0.1:2', proxy_protocol: true,"
+        " trusted_proxies: [10.0.0.0/8], allowed_networks: [10.0.0.0/8]}]",
+        ("listeners[0].allowed_networks", "Nobody can connect"),
+        ("listeners[1].trusted_proxies", "Nobody can connect"),
+    ),
+    "networks that are denied in halves": (
+        "listeners: [{tcp: '0.0.0.0:1', allowed_networks: [10.0.0.0/8], denied_networks: [10.128.0.0/9, 10.0.0.0/9]}]",
+        ("listeners[0].allowed_networks[0]", "in denied_networks, too"),
+    ),
+    "networks of everybody": (
+        "listeners: [{tcp: '0.0.0.0:1', denied_networks: [0.0.0.0/0], allowed_networks: [10.0.0.0/8]},"
+        " {tcp: '[::]:2', denied_networks: ['::/1', '8000::/1']}, {tcp: '127.0.0.1:3', denied_networks: [127.0.0.0/8]},"
+        " {tcp: 'a:4', denied_networks: ['::/0', 0.0.0.0/0]}]",
+        *((f"listeners[{number}].denied_networks", "everybody who reaches this address") for number in range(4)),
+    ),
+    "networks of another version": (
+        "listeners: [{tcp: '0.0.0.0:1', allowed_networks: ['2001:db8::/32']}, {tcp: '[::]:2', proxy_protocol: true,"
+        " trusted_proxies: [10.0.0.0/8]}]\nadmin: {address: '127.0.0.1:3', allowed_networks: ['::1']}",
+        ("listeners[0].allowed_networks", "an address of IPv4, and none of these networks is"),
+        ("listeners[1].trusted_proxies", "an address of IPv6, and none of these networks is"),
+        ("admin.allowed_networks", "an address of IPv4, and none of these networks is"),
+    ),
+    "addresses that anybody can claim": (
+        "listeners: [{tcp: '0.0.0.0:1', proxy_protocol: true}, {websocket: 'a:2', proxy_protocol: true,"
+        " allowed_origins: [https://a]}, {unix: p, proxy_protocol: true, socket_mode: '0666'}]",
+        ("listeners[0].proxy_protocol", "can claim any address by a PROXY header, also that of this machine"),
+        ("listeners[1].proxy_protocol", "can claim any address by a PROXY header, also that of this machine"),
+        ("listeners[2].socket_mode", "Every user of this machine can connect here and claim any address"),
+    ),
+    "lock-outs that are off": (
+        "failed_logins: {lock_out_for: 1h, lock_out_except: []}",
+        ("failed_logins.lock_out_except", "no effect without lock_out_after"),
+        ("failed_logins.lock_out_for", "no effect without lock_out_after"),
+    ),
+    "lock-outs of everybody": (
+        "listeners: [{tcp: '0.0.0.0:1'}, {tcp: '127.0.0.1:2'}]\n"
+        "failed_logins: {lock_out_after: 50, lock_out_except: [10.0.0.0/8]}",
+        ("failed_logins.lock_out_except", "A client of listeners[1] that cannot log in"),
     ),
     "TLS's port without TLS": ("upstream: {urls: [amqp://a:5671]}", ("upstream.urls[0]", "for TLS, and amqp is not")),
     "TLS on the plain port": ("upstream: {urls: [amqps://a:5672]}", ("upstream.urls[0]", "without TLS, and amqps is")),
@@ -193,9 +276,25 @@ def test_what_cannot_work_is_a_warning(name: str, tmp_path: Path, monkeypatch: p
         "virtual_hosts: {/: {certificate_users: {users: {a: {login: a, passcode: b}}}}}",
         "listeners: [{websocket: '0.0.0.0:1', allowed_origins: [https://a]}]",
         "listeners: [{websocket: '0.0.0.0:1'}]\ndefaults: {default_user: null}",
+        "listeners: [{tcp: '127.0.0.1:1', max_connections_per_address: 9, proxy_protocol: true}]",
+        "listeners: [{tcp: '127.0.0.1:1', max_unauthenticated_per_address: null}]",
+        "listeners: [{tcp: '127.0.0.1:1', allowed_networks: [10.0.0.0/8], proxy_protocol: true}]",
+        "listeners: [{tcp: '127.0.0.1:1', allowed_networks: [127.0.0.1]}]",
+        "listeners: [{tcp: '[::1]:1', allowed_networks: ['::/0']}]",
+        "listeners: [{tcp: '0.0.0.0:1', allowed_networks: [10.0.0.0/8], denied_networks: [10.1.0.0/16]}]",
+        "failed_logins: {lock_out_after: 50, lock_out_for: 1h, lock_out_except: [10.0.0.0/8, '::1']}",
+        "listeners: [{tcp: '127.0.0.1:1', proxy_protocol: true}]\n"
+        "failed_logins: {lock_out_after: 50, lock_out_except: []}",
+        "listeners: [{tcp: '[::]:1', proxy_protocol: true, trusted_proxies: ['::/0'], allowed_networks: [10.0.0.0/8],"
+        " denied_networks: [128.0.0.0/1]}]",
+        "listeners: [{tcp: 'localhost:1', allowed_networks: ['::1'], denied_networks: [127.0.0.0/8]}]",
+        "listeners: [{unix: p, proxy_protocol: true, socket_mode: '0664', allowed_networks: [10.0.0.0/8]}]",
+        "admin: {address: '127.0.0.1:1', allowed_networks: [127.0.0.1, '::1'], denied_networks: [10.0.0.0/8]}",
         "upstream: {urls: [amqp://a, amqps://a, amqp://a:1234]}",
         "defaults: {destination_rules: [{action: allow, destination: /queue/a}, {action: deny, destination: /*}]}",
         "defaults: {destination_rules: [{action: allow, destination: /queue/a, mandatory: true}]}",
+        f"listeners: [{{tcp: '0.0.0.0:1', tls: {{{TLS}, ciphers: 'ECDHE+aECDSA+AESGCM HIGH !aNULL !RC4 -MD5'}}}}]",
+        f"listeners: [{{tcp: '0.0.0.0:1', tls: {{{TLS}, min_version: 1.3}}}}]",
         "drain_spread: 15s",
         "drain_timeout: 15s",
         "listeners: [{websocket: '0.0.0.0:1', ping_interval: 0, idle_timeout: 0, allowed_origins: [https://a]}]",
@@ -227,3 +326,12 @@ def test_certificates_and_revocations_out_of_date(tmp_path: Path) -> None:
 
     assert said(100_000).startswith("This certificate has expired: on 20")
     assert said(-1000).startswith("This certificate is not valid before 20")
+
+
+def test_without_certificates_their_library_is_not_loaded() -> None:
+    """It is as large as a tenth of a gateway."""
+    program = (
+        "import sys, gateway.server.process.serving; from gateway.config.loader import parse; "
+        "parse('{}', environment={}).warnings; sys.exit('cryptography' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=True)

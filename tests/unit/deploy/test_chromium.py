@@ -19,7 +19,7 @@ class _Machine:
         monkeypatch.setattr(debian, "can_install", lambda: root)
         monkeypatch.setattr(debian, "install_first", self._install)
 
-    def _install(self, packages: tuple[str, ...]) -> None:
+    def _install(self, packages: list[str]) -> None:
         self.installed += packages
         if not self._works:
             raise LocalError("apt-get says no")
@@ -28,13 +28,13 @@ class _Machine:
 
 def test_one_that_is_there_is_taken_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     machine, lines = _Machine(monkeypatch, found=True, root=True), list[str]()
-    assert chromium.provide(lines.append) == "/usr/bin/chromium"
+    assert chromium.TOOL.provide(lines.append) == "/usr/bin/chromium"
     assert lines == machine.installed == []
 
 
 def test_root_on_debian_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
     machine, lines = _Machine(monkeypatch, found=False, root=True), list[str]()
-    assert chromium.provide(lines.append) == "/usr/bin/chromium"
+    assert chromium.TOOL.provide(lines.append) == "/usr/bin/chromium"
     assert machine.installed == ["chromium"]
     assert len(lines) == 1
 
@@ -43,6 +43,6 @@ def test_root_on_debian_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_one_the_tests_go_on_and_say_so(monkeypatch: pytest.MonkeyPatch, root: bool, reason: str) -> None:
     _Machine(monkeypatch, found=False, root=root, works=False)
     lines: list[str] = []
-    assert chromium.provide(lines.append) is None
+    assert chromium.TOOL.provide(lines.append) is None
     assert "skipped" in lines[-1]
     assert reason in lines[-1]

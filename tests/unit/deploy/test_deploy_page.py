@@ -19,7 +19,7 @@ def test_every_alert_is_listed_with_its_severity() -> None:
 
 
 def test_every_file_that_is_named_is_there() -> None:
-    named = re.findall(r"\bdeploy/[\w./-]*\w", _PAGE)
+    named = re.findall(r"\bdeploy/[\w./@-]*\w", _PAGE)
     assert "deploy/compose.yaml" in named
 
     assert not [name for name in named if not (_ROOT / name).exists()]

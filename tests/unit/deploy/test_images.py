@@ -20,6 +20,7 @@ from gateway.config.config_files import default_journal_directory
 from gateway.config.listener_settings import DEFAULT_ADMIN_ADDRESS
 from gateway.config.loader import load
 from gateway.config.model import GatewayConfig
+from tests.support.addresses import tcp
 
 _ROOT = Path(__file__).parents[3]
 _HADOLINT = Path(sys.executable).with_name("hadolint")
@@ -58,10 +59,10 @@ def test_compose_understands_its_file() -> None:
 def test_the_gateway_in_compose_has_a_valid_configuration(compose: dict[str, Any], config: GatewayConfig) -> None:
     service = compose["services"]["gateway"]
     published = {int(port.split(":")[-1]) for port in service["ports"]}
-    assert config.admin.address is not None
+    listeners, admin = [tcp(listener.address) for listener in config.listeners], tcp(config.admin.address)
 
-    assert {listener.address.port for listener in config.listeners} | {config.admin.address.port} == published
-    assert {listener.address.host for listener in config.listeners} == {config.admin.address.host} == {"0.0.0.0"}  # noqa: S104
+    assert {address.port for address in (*listeners, admin)} == published
+    assert {address.host for address in (*listeners, admin)} == {"0.0.0.0"}  # noqa: S104
     assert config.virtual_host("localhost") is not None
     assert config.drain_delay + config.drain_timeout < float(service["stop_grace_period"].removesuffix("s"))
 
@@ -78,10 +79,9 @@ def test_prometheus_in_compose_may_ask_the_gateway(config: GatewayConfig) -> Non
     jobs = yaml.safe_load((_ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
     [target] = [job["static_configs"][0]["targets"] for job in jobs if job["job_name"] == "stomp-gateway"]
     name, port = target[0].split(":")
-    assert config.admin.address is not None
 
     assert name in config.admin.allowed_hosts
-    assert int(port) == config.admin.address.port
+    assert int(port) == tcp(config.admin.address).port
 
 
 def test_compose_mounts_what_is_there_and_keeps_what_is_written(compose: dict[str, Any]) -> None:
@@ -182,11 +182,10 @@ def test_the_image_runs_as_a_number_that_is_nobody_and_without_a_shell(dockerfil
 
 def test_the_image_says_where_it_listens(dockerfile: str, config: GatewayConfig) -> None:
     [exposed] = re.findall(r"^EXPOSE (.+)$", dockerfile, re.MULTILINE)
-    assert config.admin.address is not None
 
     assert set(map(int, exposed.split())) == {
-        *(listener.address.port for listener in config.listeners),
-        config.admin.address.port,
+        *(tcp(listener.address).port for listener in config.listeners),
+        tcp(config.admin.address).port,
     }
 
 

@@ -54,19 +54,19 @@ needs_dpkg = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="packag
 
 def test_one_that_is_there_is_taken_without_a_word(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine, lines = _Machine(monkeypatch, tmp_path, found=True), list[str]()
-    assert promtool.provide(lines.append, machine.fetched) == "/usr/bin/promtool"
+    assert promtool.tool(machine.fetched).provide(lines.append) == "/usr/bin/promtool"
     assert not lines
 
 
 @needs_dpkg
 def test_root_on_debian_gets_one_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine, lines = _Machine(monkeypatch, tmp_path), list[str]()
-    assert promtool.provide(lines.append, machine.fetched) == str(machine.fetched)
+    assert promtool.tool(machine.fetched).provide(lines.append) == str(machine.fetched)
     assert machine.fetched.stat().st_mode & 0o111
     assert len(lines) == 1
 
     machine.refuses = "it is not to be asked again"
-    assert promtool.provide(lines.append, machine.fetched) == str(machine.fetched)
+    assert promtool.tool(machine.fetched).provide(lines.append) == str(machine.fetched)
     assert len(lines) == 1
 
 
@@ -74,7 +74,7 @@ def test_root_on_debian_gets_one_once(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_a_package_without_one_is_no_harm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine, lines = _Machine(monkeypatch, tmp_path), list[str]()
     del machine.files["usr/bin/promtool"]
-    assert promtool.provide(lines.append, machine.fetched) is None
+    assert promtool.tool(machine.fetched).provide(lines.append) is None
     assert "holds no promtool" in lines[-1]
 
 
@@ -84,6 +84,6 @@ def test_without_one_the_tests_go_on_and_say_so(
 ) -> None:
     machine, lines = _Machine(monkeypatch, tmp_path, root=root), list[str]()
     machine.refuses = "apt-get says no"
-    assert promtool.provide(lines.append, machine.fetched) is None
+    assert promtool.tool(machine.fetched).provide(lines.append) is None
     assert "skipped" in lines[-1]
     assert reason in lines[-1]

@@ -201,7 +201,7 @@ def test_a_listing_that_a_rename_came_into_leaves_nothing_out(day: Path, monkeyp
     open_one.rename(day / str(_name(1)))
     (day / str(_name(2))).write_bytes(_line(3))
     (day / str(_name(3))).write_bytes(_line(4))
-    hidden.append(2)  # never seen, and the one behind it is there already
+    hidden += [2, 2]  # never seen, and the one behind it is there already; the next listing misses it, too
     assert _numbers(list(follower.new())) == [3, 4]
 
 

@@ -130,10 +130,10 @@ def test_the_command_says_which_open_segments_may_not_be_finished(
         path.write_bytes(b"{}\n")
     opened = Path.open
 
-    def refuse(path: Path, mode: str = "r") -> Any:  # noqa: ANN401 - as `open`
+    def refuse(path: Path, mode: str = "r", *others: Any, **named: Any) -> Any:  # noqa: ANN401 - as `open`
         if path in (left, alive) and "+" in mode:
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return opened(path, mode)
+        return opened(path, mode, *others, **named)
 
     monkeypatch.setattr(Path, "open", refuse)
     there = tmp_path / "there"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gateway.config.loader import parse
 from gateway.errors import UsageError
 from gateway.migrate.broker_settings import BrokerSettings
+from gateway.migrate.conf_lines import ConfFile
 from gateway.migrate.conf_schema import LISTS, MAPPINGS, PROPERTY_LISTS, STOMP, WEB_STOMP, KeyMapping, ValueType
 from gateway.migrate.erlang_terms import Atom, Term, Tuple, read_terms
 from gateway.migrate.migration import check_configuration
@@ -121,7 +122,9 @@ def translate_and_check(found: BrokerSettings) -> None:
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(sorted(MAPPINGS)).flatmap(conf_line), max_size=10).map("".join))
 def test_a_rabbitmq_conf(conf: str) -> None:
-    translate_and_check(settings_of_conf([("rabbitmq.conf", conf)], MigrationReport(), {}))
+    translate_and_check(
+        settings_of_conf([ConfFile(Path("/no such folder/x"), "rabbitmq.conf", conf)], MigrationReport(), {})
+    )
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -13,6 +13,7 @@ from gateway.config.loader import load
 from gateway.config.model import GatewayConfig
 from gateway.errors import ExitCode, GatewayError, UsageError
 from gateway.migrate.migration import write_file
+from tests.support.addresses import tcp
 from tests.support.certificates import Authority, encrypted
 
 SECRET = "correct horse battery"
@@ -160,14 +161,12 @@ stomp.tcp_listen_options = some
 loopback_users.guest = no
 no setting
 stomp.default_vhost = $(NOT_SET_ANYWHERE)
-include more.conf
 """
     terms = f'[{{rabbitmq_stomp, [{{ssl_listeners, "{SECRET}"}}, {{proxy_protocol, yes}}, {{max_headers, 0}}]}}].'
     names = files(rabbitmq__conf=conf, advanced__config=terms)
     found = refused(migrate(*names))
     assert [line.partition(": ")[0] for line in found] == [
         "rabbitmq.conf:7",
-        "rabbitmq.conf:9 include",
         "rabbitmq.conf:1 stomp.listeners.tcp.1",
         "rabbitmq.conf:2 stomp.listeners.tcp.2",
         "rabbitmq.conf:3 stomp.implicit_connect",
@@ -179,16 +178,16 @@ include more.conf
         "advanced.config:1 rabbitmq_stomp.proxy_protocol",
         "advanced.config:1 rabbitmq_stomp.max_headers",
     ]
-    lenient = refused(migrate(*names, "--lenient"))
-    assert len(lenient) == len(found) - 1  # the include is passed over
+    assert refused(migrate(*names, "--lenient")) == found
     assert SECRET not in "".join(found)
 
 
-def test_files_that_are_included_are_to_be_given_as_well(files: Files, migrate: Migrate) -> None:
-    conf = "include conf.d/*.conf\n"
-    main_file, other = files(rabbitmq__conf=conf, stomp__conf="stomp.default_vhost = shop\n")
-    assert "Give conf.d/*.conf on the command line as well" in refused(migrate(main_file))[0]
-    outcome = migrate(main_file, other)
+def test_included_files_may_be_given_as_well(files: Files, migrate: Migrate) -> None:
+    main_file, other = files(rabbitmq__conf="include conf.d/*.conf\n", stomp__conf="stomp.default_vhost = shop\n")
+    outcome = migrate(main_file)
+    assert outcome.code == ExitCode.FAILURE
+    assert outcome.said("rabbitmq.conf:1 include: There is no conf.d/*.conf here")
+    outcome = migrate(main_file, other, "--force")
     assert (outcome.code, outcome.config.default_vhost) == (ExitCode.OK, "shop")
 
 
@@ -378,7 +377,7 @@ def test_a_listener_that_could_not_keep_its_promise_is_left_out(
     terms = f"[{{rabbit, [{{ssl_options, [{options}]}}]}}, {{rabbitmq_stomp, [{{ssl_listeners, [61614]}}]}}]."
     outcome = migrate(*files(rabbitmq__config=terms))
     assert outcome.code == code
-    assert {listener.address.port for listener in outcome.config.listeners} == {61613}
+    assert {tcp(listener.address).port for listener in outcome.config.listeners} == {61613}
     assert outcome.said(said)
 
 
@@ -451,4 +450,27 @@ def test_names_in_the_files_cannot_break_out_of_a_comment(files: Files, migrate:
     outcome = migrate(*files(rabbitmq__config=terms), "--lenient")
     assert outcome.code == ExitCode.OK
     assert "rabbitmq_stomp.x?listeners" in outcome.err
-    assert outcome.config.listeners[0].address.port == 61613
+    assert tcp(outcome.config.listeners[0].address).port == 61613
+
+
+@pytest.mark.parametrize(
+    "output", ["rabbitmq.conf", "conf.d/10.conf", "passcode", "enabled_plugins", "link.yaml", "conf.d/../rabbitmq.conf"]
+)
+def test_a_file_that_is_read_is_never_replaced(output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = {
+        "rabbitmq.conf": "include conf.d/10.conf\nstomp.default_user = a\nstomp.default_pass = $(<passcode)\n",
+        "conf.d/10.conf": "stomp.default_vhost = a\n",
+        "passcode": "secret",
+        "enabled_plugins": "[rabbitmq_stomp].",
+    }
+    (tmp_path / "conf.d").mkdir()
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "link.yaml").symlink_to(tmp_path / "rabbitmq.conf")
+    given = [str(tmp_path / "rabbitmq.conf"), "--enabled-plugins", str(tmp_path / "enabled_plugins")]
+
+    code = main(["migrate", *given, "-o", f"{tmp_path}/{output}", "--force"])
+
+    assert code == ExitCode.CONFIGURATION
+    assert "is one of the files that are read, and stays as it is." in capsys.readouterr().err
+    assert {name: (tmp_path / name).read_text() for name in texts} == texts

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.migrate.conf_lines import ConfFile, ConfLine, ConfReader, effective_lines, variables
 from gateway.migrate.migration_report import MigrationReport
-from gateway.migrate.rabbitmq_conf import ConfLine, effective_lines, read_lines, variables
 
 
 def read(text: str) -> tuple[list[ConfLine], MigrationReport]:
     report = MigrationReport()
-    lines = read_lines(text, "rabbitmq.conf", [], report)
-    return effective_lines(lines, report), report
+    return effective_lines(read_lines(text, report), report), report
+
+
+def read_lines(text: str, report: MigrationReport) -> list[ConfLine]:
+    file = ConfFile(Path("/no such folder/rabbitmq.conf"), "rabbitmq.conf", text)
+    return list(ConfReader(report, ["rabbitmq.conf"]).lines(file))
 
 
 def values(text: str) -> dict[str, str]:
@@ -78,17 +84,6 @@ def test_what_is_no_setting_is_a_mistake_in_its_line(line: str) -> None:
     lines, report = read(f"x = 1\n{line}\ny = 2")
     assert [mistake.partition(": ")[0] for mistake in report.mistakes] == ["rabbitmq.conf:2"]
     assert [found.origin.key for found in lines] == ["x", "y"]
-
-
-def test_an_included_file_must_be_among_the_files() -> None:
-    report = MigrationReport()
-    line = "include conf.d/*.conf # more"
-    read_lines(line, "rabbitmq.conf", ["10-stomp.conf"], report)
-    assert report.mistakes == []
-    read_lines(line, "rabbitmq.conf", ["10-stomp.config"], report)
-    assert [mistake.split(" on the")[0] for mistake in report.mistakes] == [
-        "rabbitmq.conf:1 include: This is not followed. Give conf.d/*.conf"
-    ]
 
 
 @given(st.text(max_size=80))

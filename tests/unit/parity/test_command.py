@@ -5,11 +5,13 @@ import io
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from gateway.cli import main
 from gateway.errors import ExitCode
+from gateway.parity import AmqpBroker
 from gateway.parity.comparison import Outcome, Verdict
 from gateway.parity.recording import EventGroup, EventOrder, RecordedEvent
 from gateway.parity.report import ParityReport, side_by_side
@@ -178,6 +180,29 @@ async def test_of_the_amqp_url_only_host_and_port_are_printed(capsys: pytest.Cap
     assert "broker   127.0.0.1:1  cannot be reached" in printed.out
     assert SECRET not in printed.err + printed.out
     assert ".." not in printed.out
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ("amqp://127.0.0.1:1", "amqp://guest:p%2Fw@127.0.0.1:1/a%2Fb"),
+        ("amqp://127.0.0.1:1/a%2Fb", "amqp://guest:p%2Fw@127.0.0.1:1/a%2Fb"),
+        ("amqp://u:v@127.0.0.1:1", "amqp://u:v@127.0.0.1:1/a%2Fb"),
+    ],
+)
+async def test_user_and_virtual_host_need_not_be_in_the_amqp_url(
+    given: str, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = []
+
+    def connected(url: str) -> NoReturn:
+        urls.append(url)
+        raise OSError("not there")
+
+    monkeypatch.setattr(AmqpBroker, "connected", connected)
+    monkeypatch.setenv("STOMP_PASSCODE", "p/w")
+    await run(plugin_server, equal_gateway, *ONLY, "--host", "a/b", "--amqp", given)
+    assert urls == [asked]
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])

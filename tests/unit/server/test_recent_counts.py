@@ -33,6 +33,9 @@ def test_a_window_begins_with_the_first_event_of_its_cause(counts_of: Callable[[
     assert [counts.count("c"), counts.seconds_left("c"), counts.seconds_left("a")] == [1, 60, 10]
     counts.seconds = 5
     assert counts.seconds_left("c") == 5
+    counts.forget("c")
+    counts.forget("unknown")
+    assert [counts.count("c"), counts.seconds_left("c"), counts.add("c"), counts.add("c")] == [0, 0, 1, 2]
 
 
 def test_the_oldest_window_is_forgotten_when_there_are_too_many() -> None:

@@ -53,7 +53,8 @@ def test_no_common_version(offered: bytes) -> None:
 def test_the_default_user_stands_in_for_absent_headers(
     headers: dict[bytes, bytes], login: bytes, passcode: bytes
 ) -> None:
-    assert read_connect(headers, resolve).login == ops.Login(SETTINGS, login, passcode)
+    from_file = b"passcode" not in headers
+    assert read_connect(headers, resolve).login == ops.Login(SETTINGS, login, passcode, is_from_file=from_file)
 
 
 @pytest.mark.parametrize(
@@ -256,6 +257,15 @@ def test_a_topic_gets_an_exclusive_queue_from_a_broker_that_refuses_others(
     assert isinstance(operation, ops.Subscribe)
     assert operation.queue is not None
     assert operation.queue.exclusive is exclusive
+
+
+def test_a_name_that_certificate_users_lacks_is_told_to_the_operator() -> None:
+    with pytest.raises(StompError, match="Bad CONNECT") as found:
+        read_connect({b"host": b"/"}, resolve, "alice")
+    refused = found.value.refused_login
+    assert refused is not None
+    assert (refused.virtual_host, refused.login) == ("/", None)
+    assert "certificate_users of this virtual host has neither that name nor everyone" in refused.hint
 
 
 def test_a_certificate_without_a_user_is_refused_by_its_name() -> None:

@@ -30,7 +30,7 @@ def play() -> Iterator[Playbook]:
 
 def test_the_first_frame_waits_for_the_login_and_is_carried_out_then(play: Playbook) -> None:
     play.data(SUBSCRIBE + b"BEGIN\ntransaction:t\nreceipt:r2\n\n\0")
-    assert play.asked() == ops.Login(SETTINGS, b"somebody", b"secret")
+    assert play.asked() == ops.Login(SETTINGS, b"somebody", b"secret", is_from_file=True)
     assert play.said() == []
     play.broker(ops.LoggedIn())
     operation = play.asked()
@@ -68,7 +68,7 @@ def test_a_connect_that_was_refused_leaves_the_next_frame_to_log_in(play: Playbo
     assert play.said() == ["ERROR Bad CONNECT: Access refused for user 'a'"]
     assert play.state() is State.CONNECTING
     play.client("BEGIN", "transaction:t", "receipt:r1")
-    assert play.asked() == ops.Login(SETTINGS, b"somebody", b"secret")
+    assert play.asked() == ops.Login(SETTINGS, b"somebody", b"secret", is_from_file=True)
     play.broker(ops.LoggedIn())
     assert play.said() == ["RECEIPT r1"]
 

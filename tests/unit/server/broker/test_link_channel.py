@@ -186,3 +186,13 @@ async def test_a_cancelled_consumer_is_confirmed_where_the_broker_wants_it(
     _tell(channel, commands.Basic.Cancel("s7", True))
     assert link.methods == ["Channel.Open", *answers]
     assert cancelled == [True]
+
+
+async def test_a_consumer_is_not_confirmed_as_cancelled_behind_the_close_of_its_channel(link: _Link) -> None:
+    """To the broker that is a channel nobody has opened, for which it closes the connection."""
+    link.tuning = Tuning(wants_cancel_ok=True)
+    channel = _begun(link)
+    _ = channel.delete_queue("q")
+    _ = channel.start_closing()
+    _tell(channel, commands.Basic.Cancel("s7", True))
+    assert link.methods == ["Channel.Open", "Queue.Delete", "Channel.Close"]

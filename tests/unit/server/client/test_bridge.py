@@ -64,6 +64,49 @@ def test_what_the_broker_has_answered_goes_on_when_there_is_time(frame: str) -> 
     play(scene)
 
 
+ENDS_WITH_IT, OUTLIVES_IT = ["Queue.Delete", "Channel.Close"], ["Channel.Close"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "first", "second"),
+    [
+        ("destination:/topic/t", ENDS_WITH_IT, ENDS_WITH_IT),
+        # Both have one queue.
+        (EXCLUSIVE, OUTLIVES_IT, ENDS_WITH_IT),
+        ("destination:/queue/x\nexclusive:true\nauto-delete:false", OUTLIVES_IT, OUTLIVES_IT),
+        # Other sessions may consume it.
+        ("destination:/queue/x\nauto-delete:true", OUTLIVES_IT, OUTLIVES_IT),
+    ],
+)
+def test_a_queue_that_ends_with_a_subscription_is_deleted_before_the_channel_is_closed(
+    headers: str, first: list[str], second: list[str]
+) -> None:
+    """RabbitMQ 4.3 rejects messages for some milliseconds after an auto-delete queue has ended by itself."""
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(f"SUBSCRIBE\nid:1\n{headers}\n\n", f"SUBSCRIBE\nid:2\n{headers}\n\n")
+        broker.methods.clear()
+        await client.say("UNSUBSCRIBE\nid:1\n\n")
+        assert broker.methods == first
+        broker.methods.clear()
+        await client.say("UNSUBSCRIBE\nid:2\n\n")
+        assert broker.methods == second
+
+    play(scene, subscription_queues="exclusive")
+
+
+def test_a_session_that_ends_deletes_its_subscriptions_queues_before_it_closes_their_channels() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SUBSCRIBE\nid:1\ndestination:/topic/t\n\n")
+        await client.say(f"SUBSCRIBE\nid:2\n{EXCLUSIVE}\n\n", f"SUBSCRIBE\nid:3\n{EXCLUSIVE}\n\n")
+        broker.methods.clear()
+        client.leave()
+        await asyncio.sleep(1)
+        assert broker.methods == ENDS_WITH_IT * 3
+
+    play(scene, subscription_queues="exclusive")
+
+
 @pytest.mark.parametrize(
     ("frame", "methods"),
     [

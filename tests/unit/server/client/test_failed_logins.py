@@ -22,11 +22,13 @@ from gateway.server.client.failed_logins import FailedLogins, TooManyFailedLogin
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.operation_deadline import OperationDeadline
 from gateway.server.client.session_limits import SessionLimits
+from gateway.server.listen.accepted_connection import Peer
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
 from gateway.server.stats import GatewayStats
 from gateway.server.tls_contexts import TlsContexts
 from gateway.session import ops
+from gateway.session.connect import read_connect
 from tests.support.deadline import PATIENCE
 from tests.support.scripted_broker import BridgedClient, ScriptedBroker
 from tests.support.virtual_time import run_in_virtual_time
@@ -87,7 +89,7 @@ def login_handler(limits: SessionLimits) -> LoginHandler:
     journal, log_limits = Journal(GatewayConfig()), LogLimits(Logging(), clock)
     stats, contexts = GatewayStats(("/",)), TlsContexts()
     pool = LinkPool(clock, asyncio.ensure_future, journal, stats, "node", contexts, log_limits, PacedWork())
-    return LoginHandler(pool, limits, log_limits, Mock(ClientLog), HERE, "c", "s", clock() + 3600)
+    return LoginHandler(pool, limits, log_limits, Mock(ClientLog), Peer(HERE, 1), "c", "s", clock() + 3600)
 
 
 async def test_the_first_refusals_come_at_once_and_later_ones_late() -> None:
@@ -283,6 +285,53 @@ def test_a_refused_token_that_is_kept_back_is_not_waited_for_at_the_broker(monke
         assert client.failures == []
 
     run_in_virtual_time(work())
+
+
+CERTIFICATES = {"users": {"device": {"login": "app", "passcode": "old"}}}
+OPERATORS = {"default_user": {"login": "app", "passcode": "old"}, "certificate_users": CERTIFICATES}
+
+
+@pytest.mark.parametrize(
+    ("headers", "certificate", "counts"),
+    [
+        ({}, None, False),
+        ({b"login": b"app"}, None, False),
+        ({}, "device", False),
+        ({b"passcode": b"guess"}, None, True),
+        ({b"login": b"a", b"passcode": b"guess"}, "device", True),
+    ],
+)
+async def test_the_operators_own_wrong_passcode_locks_nobody_out(
+    headers: dict[bytes, bytes], certificate: str | None, counts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def log_in(*_: object) -> LoginLinks:
+        raise UpstreamError(403, "ACCESS_REFUSED")
+
+    monkeypatch.setattr(LinkPool, "log_in", log_in)
+    clock = asyncio.get_running_loop().time
+    # The second attempt is one that the broker is not asked about.
+    limits = SessionLimits(clock, FailedLoginLimits(delay=0, per_login=1, lock_out_after=2))
+    virtual_host = VirtualHost.model_validate({"name": "/", **OPERATORS})
+    for outcome in (ops.LoginFailed, ops.TooManyFailedLogins):
+        assert not limits.lock_outs.is_locked_out(HERE)
+        request = read_connect(headers, lambda _: virtual_host, certificate)
+        assert isinstance(await login_handler(limits).log_in(request.login), outcome)
+    assert limits.lock_outs.is_locked_out(HERE) is counts
+
+
+async def test_tokens_that_the_broker_is_not_asked_about_lead_to_a_lock_out() -> None:
+    async def check(token: str) -> None:
+        raise UpstreamError(403, "ACCESS_REFUSED")
+
+    clock = asyncio.get_running_loop().time
+    limits = SessionLimits(clock, FailedLoginLimits(delay=0, per_login=1, lock_out_after=3))
+    handler = login_handler(limits)
+    handler._links = Mock(LoginLinks, login="a", virtual_host=HEALTHY, check_passcode=check)
+    for outcome in (UpstreamError, TooManyFailedLoginsError, TooManyFailedLoginsError):
+        assert not limits.lock_outs.is_locked_out(HERE)
+        with pytest.raises(outcome):
+            await handler.check_token("wrong")
+    assert limits.lock_outs.is_locked_out(HERE)
 
 
 async def test_a_login_that_was_accepted_lately_does_not_wait_behind_others() -> None:

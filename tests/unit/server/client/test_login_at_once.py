@@ -19,6 +19,7 @@ from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.client_log import ClientLog
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.session_limits import SessionLimits
+from gateway.server.listen.accepted_connection import Peer
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
 from gateway.server.stats import GatewayStats
@@ -59,7 +60,8 @@ class Logins:
     def client(self, host: str = HERE) -> LoginHandler:
         """Another client, at an address."""
         until = asyncio.get_running_loop().time() + 3600
-        return LoginHandler(self.pool, self.limits, self.log_limits, Mock(ClientLog), host, "client", "session", until)
+        peer = Peer(host, 1)
+        return LoginHandler(self.pool, self.limits, self.log_limits, Mock(ClientLog), peer, "client", "session", until)
 
     async def close(self) -> None:
         await self.pool.close()

@@ -87,6 +87,13 @@ def test_a_client_whose_bytes_fill_the_kernel_has_sent_some(waiting: int, has_se
             assert output.has_sent_unread(-1) is has_sent
 
 
+def test_a_client_on_a_unix_domain_socket_may_have_sent_some() -> None:
+    """The kernel does not tell when."""
+    client, connection = socket.socketpair()
+    with client, connection:
+        assert ClientOutput(_Open(connection), over_tls=False).has_sent_unread(-1)
+
+
 class _Settling:
     """A client; its settlement is a fault if it is told so."""
 

@@ -37,6 +37,8 @@ class Bridge:
         self._is_up = asyncio.Event()
         # How often the publishing link is lost again while the rest comes back.
         self.publisher_losses = 0
+        self.said: list[str] = []
+        self.log = cast(Any, SimpleNamespace(begin=lambda: None, waits=self.said.append))
         self.links = cast(
             Any, SimpleNamespace(come_back=self._come_back, restoring=asyncio.Semaphore(1), turn=asyncio.Lock())
         )
@@ -97,6 +99,7 @@ async def test_what_passes_is_waited_for_and_what_is_back_stays_back(code: int) 
     bridge.failures["b"] = [UpstreamError(code, "for a while")]
     event = await Recovery(bridge).run(bridge.what_is_lost(), FOREVER)
     assert bridge.calls == ["a", "b", "b", "c"]
+    assert bridge.said == ["for a while"]
     assert isinstance(event, ops.Recovered)
     assert [each.queue_name for each in event.subscribed] == ["a", "b", "c"]
 

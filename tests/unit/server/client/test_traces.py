@@ -138,6 +138,7 @@ def test_what_is_no_secret_is_shown_and_bounded() -> None:
         ("10.1.2.3", "10.1.2.3", True), ("10.1.2.3", "10.1.2.30", False), ("10.1.2.3", "::ffff:10.1.2.3", True),
         ("10.1.2.0/24", "10.1.2.77", True), ("10.1.2.0/24", "10.1.3.77", False),
         ("10.0.0.0/8", "::ffff:10.9.9.9", True),
+        ("unix:uid=1", "unix:uid=1", True), ("unix:uid=1", "10.1.2.3", False), ("10.0.0.0/8", "unix:uid=1", False),
         ("::1", "::1", True), ("fd00::/8", "fd12::1", True), ("fd00::/8", "10.1.2.3", False), ("10.0.0.0/8", "", False),
     ],
 )  # fmt: skip

@@ -64,6 +64,32 @@ def test_a_connection_beyond_those_of_its_address_is_refused_until_another_logs_
     assert door.refused == {OF_ADDRESS: 2}
 
 
+def test_a_connection_beyond_those_of_its_address_is_refused_also_if_all_have_logged_in() -> None:
+    door = Door(max_connections_per_address=2)
+    first, second = door.enter(), door.enter(Peer("::ffff:192.0.2.1", 1001))
+    for each in (first, second):
+        each.on_login()
+    with pytest.raises(TooManyConnectionsError) as refused:
+        door.enter()
+    assert (refused.value.whose, refused.value.most) == ("The address 192.0.2.1", 2)
+    door.enter(THERE)
+    second.on_closed()
+    door.enter()
+    assert door.refused == {OF_ADDRESS: 1}
+
+
+def test_a_limit_for_an_address_that_comes_later_counts_from_then_on() -> None:
+    door = Door()
+    early = door.enter()
+    door.settings = door.settings.model_copy(update={"max_connections_per_address": 1})
+    second = door.enter()
+    early.on_closed()
+    with pytest.raises(TooManyConnectionsError):
+        door.enter()
+    second.on_closed()
+    door.enter()
+
+
 def test_a_connection_gives_its_place_back_once() -> None:
     door = Door(max_unauthenticated_per_address=2)
     first = door.enter()
@@ -78,7 +104,7 @@ def test_a_connection_gives_its_place_back_once() -> None:
 
 
 def test_of_connections_that_are_gone_nothing_is_kept() -> None:
-    door = Door(max_unauthenticated_per_address=2)
+    door = Door(max_unauthenticated_per_address=2, max_connections_per_address=2)
     for _ in range(3):
         accepted = door.enter()
         accepted.on_login()

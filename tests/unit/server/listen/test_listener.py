@@ -21,9 +21,11 @@ from gateway.config.loader import parse
 from gateway.config.model import GatewayConfig
 from gateway.errors import ListenError
 from gateway.server.counts import Counts, LocalCounts
-from gateway.server.listen.accepted_connection import AcceptedConnection
+from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
+from gateway.server.listen.address_checks import AddressChecks
 from gateway.server.listen.connection_limits import OF_HANDSHAKES
 from gateway.server.listen.listener import OpenListener
+from gateway.server.lock_outs import LockOuts
 from gateway.server.shared_counts import SharedCounts
 from gateway.server.shared_memory import SharedMemory
 from gateway.server.tls_contexts import TlsContexts
@@ -151,10 +153,14 @@ async def test_a_client_behind_a_proxy_that_does_not_name_it_is_not_local(header
     assert (accepted.peer.host, accepted.peer.is_local) == ("127.0.0.1", False)
 
 
-async def test_a_fault_in_the_beginning_of_one_connection_does_not_end_the_listener() -> None:
+@pytest.mark.parametrize("fault", [RuntimeError("a fault"), OSError(errno.ENOLCK, "No locks available")])
+@pytest.mark.parametrize(("proxied", "header"), [(False, b""), (True, LINE)])
+async def test_a_fault_in_the_beginning_of_one_connection_does_not_end_the_listener(
+    fault: Exception, proxied: bool, header: bytes
+) -> None:
     factory, reported = WelcomeFactory(), []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context["exception"]))
-    begin, fault = factory.connect, RuntimeError("a fault")
+    begin = factory.connect
 
     def connect(accepted: AcceptedConnection) -> asyncio.Protocol:
         if not reported:
@@ -162,11 +168,87 @@ async def test_a_fault_in_the_beginning_of_one_connection_does_not_end_the_liste
         return begin(accepted)
 
     factory.connect = connect  # type: ignore[method-assign]
-    async with opened(factory, proxied=False) as listener:
-        assert await visit(listener.addresses[0], b"") == b""
+    async with opened(factory, proxied=proxied) as listener:
+        assert await visit(listener.addresses[0], header) == b""
+        assert listener.connections == 0
+        assert await visit(listener.addresses[0], header) == WELCOME
+    assert reported == [fault]
+
+
+class FailingLock:
+    """A lock of counts that fails the first times, as a file's lock may."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def __enter__(self) -> None:
+        if self.times:
+            self.times -= 1
+            raise OSError(errno.ENOLCK, "No locks available")
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is locked."""
+
+
+@pytest.mark.parametrize("patched", ["lock", "peer", "lists"])
+async def test_a_fault_before_a_connection_is_counted_does_not_end_the_listener(
+    patched: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factory, counts, reported, faults = WelcomeFactory(), LocalCounts(), [], 2
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+
+    def failing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def fail(*arguments: object) -> object:
+            if len(reported) < faults:
+                raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+            return original(*arguments)
+
+        return fail
+
+    if patched == "lock":
+        counts.lock = FailingLock(faults)
+    elif patched == "peer":
+        monkeypatch.setattr(Peer, "of_socket", failing(Peer.of_socket))
+    else:
+        monkeypatch.setattr(AddressChecks, "check_accepted", failing(AddressChecks.check_accepted))
+    async with opened(factory, proxied=False, counts=counts) as listener:
+        for _ in range(faults):
+            assert await visit(listener.addresses[0], b"") == b""
         assert listener.connections == 0
         assert await visit(listener.addresses[0], b"") == WELCOME
-    assert reported == [fault]
+    assert len(reported) == faults
+
+
+async def test_a_connection_that_waits_for_room_is_not_counted_when_the_listener_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.server.listen.handshakes._PATIENCE", 3600.0)
+    async with opened(SilentFactory(), more=", max_handshakes: 2") as listener, contextlib.AsyncExitStack() as clients:
+        for number in (1, 2, 3):
+            await clients.enter_async_context(dialled(listener.addresses[0], f"127.0.0.{number}"))
+        async with within():
+            await _connected(listener, 3)
+            listener.close()
+            await _connected(listener, 0)
+
+
+async def test_an_address_is_checked_once_unless_a_proxy_names_another(
+    monkeypatch: pytest.MonkeyPatch, tls: str
+) -> None:
+    asked: list[str] = []
+    check = LockOuts.is_locked_out
+
+    def is_locked_out(lock_outs: LockOuts, host: str) -> bool:
+        asked.append(host)
+        return check(lock_outs, host)
+
+    monkeypatch.setattr(LockOuts, "is_locked_out", is_locked_out)
+    for proxied, header, hosts in ((False, b"", ["127.0.0.1"]), (True, LINE, ["10.1.1.1"])):
+        asked.clear()
+        async with opened(SilentFactory(), proxied=proxied, more=f", {tls}") as listener, within():
+            # What is no TLS ends the connection once it is prepared.
+            await visit(listener.addresses[0], header + b"no TLS at all")
+        assert asked == hosts
 
 
 async def test_a_listener_that_closes_drops_what_is_just_beginning() -> None:
@@ -455,6 +537,42 @@ async def test_connections_of_an_address_that_have_not_logged_in_are_bounded() -
         assert await _answer(await dial("192.0.2.1"))
         assert refused == {"address": 3}
         factory.close()
+
+
+@pytest.mark.parametrize(
+    ("more", "header", "sent", "reason"),
+    [
+        ("denied_networks: [127.0.0.0/8]", False, b"CONNECT\n\n\0", "the address is in denied_networks"),
+        ("allowed_networks: [10.0.0.0/8]", False, b"", "the address is not in allowed_networks"),
+        ("trusted_proxies: [127.0.0.9]", True, b"", "the address is not in trusted_proxies"),
+        ("denied_networks: [10.1.1.0/24]", True, LINE, "the address is in denied_networks"),
+        ("allowed_networks: [127.0.0.0/8]", True, LINE, "the address is not in allowed_networks"),
+    ],
+)
+async def test_who_is_in_no_network_that_may_connect_is_closed_without_an_answer(
+    more: str, header: bool, sent: bytes, reason: str
+) -> None:
+    factory, refused = WelcomeFactory(), Counter[str]()
+    with structlog.testing.capture_logs() as lines:
+        async with opened(factory, proxied=header, more=f", {more}", refused=refused) as listener, within():
+            async with dialled(listener.addresses[0]) as client:
+                peer = "10.1.1.1:1000" if sent == LINE else "{}:{}".format(*client.getsockname())
+                await asyncio.get_running_loop().sock_sendall(client, sent)
+                assert await _answer(client) == b""
+            assert listener.connections == 0
+    assert (factory.accepted, refused) == ([], {"network": 1})
+    (line,) = lines
+    assert (line["event"], line["peer"], line["reason"]) == ("connection refused", peer, reason)
+
+
+async def test_who_is_in_the_lists_of_networks_may_connect_and_others_after_a_change() -> None:
+    factory = WelcomeFactory()
+    lists = ", trusted_proxies: [127.0.0.1], allowed_networks: [10.0.0.0/8], denied_networks: [10.1.1.0/25]"
+    async with opened(factory, more=lists) as listener:
+        address, other = listener.addresses[0], LINE.replace(b"10.1.1.1 ", b"10.1.1.129 ")
+        assert (await visit(address), await visit(address, other)) == (b"", WELCOME)
+        listener.change(listener.settings.model_copy(update={"denied_networks": ()}), factory.connect)
+        assert (await visit(address), await visit(address, other)) == (WELCOME, WELCOME)
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,20 @@ def test_a_request_has_32_kib_however_many_headers_it_has(size: int, status: int
     assert result.response.status_code == status
 
 
+@pytest.mark.parametrize(
+    ("header", "origin"),
+    [("Origin: https://evil.test\r\n", "https://evil.test"), (f"Origin: {'x' * 1000}\r\n", "x" * 100), ("", None)],
+    ids=["foreign", "long", "none"],
+)
+def test_an_origin_that_is_refused_is_told_to_the_log(header: str, origin: str | None) -> None:
+    text = "listeners: [{websocket: '127.0.0.1:0', allowed_origins: ['https://example.org']}]"
+    listener = parse(text, environment={}).listeners[0]
+    request = f"GET /ws {REST}".replace("Host:", f"{header}Host:").encode()
+    result = Handshake(ServerProtocol(), listener).receive(request)
+    assert result is not None
+    assert (result.response.status_code, result.origin) == (101 if origin is None else 403, origin)
+
+
 class _Socket(asyncio.Transport):
     """A client that reads and never closes its side."""
 

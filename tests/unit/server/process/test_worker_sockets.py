@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from gateway.config.listener_settings import Listener
 from gateway.config.scalars import SocketAddress
+from gateway.config.unix_address import UnixAddress
 from gateway.errors import ListenError
-from gateway.server.process.worker_sockets import InheritedSockets, SocketSet, bound_for_workers
+from gateway.server.process.worker_sockets import (
+    InheritedSockets,
+    SocketSet,
+    bound_for_workers,
+    descriptors_of,
+    renumbered,
+)
 
 _ADDRESS = SocketAddress("127.0.0.1", 0)
 _LISTENER = Listener(tcp=_ADDRESS)
@@ -33,7 +42,7 @@ async def _inherited(sockets: SocketSet) -> list[socket.socket]:
         address: [None if group is None else [socket.fromfd(fd, 2, 1).detach() for fd in group] for group in groups]
         for address, groups in sockets.handed({_ADDRESS: 1}, {}).items()
     }
-    return await InheritedSockets(copies).bind(_ADDRESS, 100)
+    return await InheritedSockets(copies).bind(_LISTENER)
 
 
 def _accepted(listening: socket.socket) -> int:
@@ -106,3 +115,28 @@ async def test_the_port_of_another_gateway_of_the_same_user_is_taken() -> None:
         with pytest.raises(ListenError, match="the port is taken"):
             await bound_for_workers([taken], 2)
         listening.close()
+
+
+async def test_workers_share_a_unix_domain_socket_which_one_alone_cannot_end(tmp_path: Path) -> None:
+    listener = Listener(unix=UnixAddress(str(tmp_path / "a")))
+    sets = await bound_for_workers([listener], 2)
+    copies = []
+    for each in sets:
+        handed = each.handed({listener.address: 1}, {})
+        copies += await InheritedSockets(renumbered(handed, map(os.dup, descriptors_of(handed)))).bind(listener)
+    first, second = copies
+
+    def connect() -> None:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(tmp_path / "a"))
+
+    sets[0].pause()
+    connect()
+    assert (_accepted(first), _accepted(second)) == (1, 0)
+    first.close()
+    connect()
+    assert _accepted(second) == 1
+    sets[1].close_shared()
+    with pytest.raises(FileNotFoundError):
+        connect()
+    second.close()
