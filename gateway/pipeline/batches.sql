@@ -22,7 +22,7 @@ from_json({{ value }}, '{{ schema }}', map('columnNameOfCorruptRecord', '_bad', 
 lines are so. Otherwise the text is parsed inside an array, and inside an object: anything that follows breaks one of the
 two, or becomes another element. #}
 {% macro is_single_object() %}
-(locate(char(125), value) = char_length(value) or coalesce(
+(value rlike r'\A[^\x7D]*\x7D\z' or coalesce(
     size({{ from_json("concat('[', trim(value), ']')", "array<struct<e string>>") }}) = 1 and
     {{ from_json("concat(char(123), '\"x\":', trim(value), char(125))", "x string, _bad string") }}._bad is null, false))
 {%- endmacro %}
