@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
 Scope = dict[str, bytes]
 """The values of named placeholders."""
@@ -47,6 +48,8 @@ def match_text(text: str, data: bytes, scope: Mapping[str, bytes]) -> Scope | No
 
     A name that is not in `scope` matches anything of its shape. Raises PlaceholderError.
     """
+    with suppress(PlaceholderError):  # it may have one without a value
+        return {} if render(text, scope) == data else None
     groups: dict[str, str] = {}
     pattern = b"".join(_pattern(piece, scope, groups) for piece in _pieces(text))
     match = re.fullmatch(pattern, data)
@@ -123,6 +126,8 @@ def _pattern(piece: str | re.Match[str], scope: Mapping[str, bytes], groups: dic
 def readable(data: bytes) -> str:
     r"""Return bytes as text: \xNN for each byte that is not UTF-8 or not printable, except line feeds."""
     text = data.decode("utf-8", "surrogateescape")
+    if text.replace("\n", "").isprintable():  # nearly always, and some are megabytes
+        return text
     return "".join(sign if sign == "\n" or sign.isprintable() else _hex(sign) for sign in text)
 
 
