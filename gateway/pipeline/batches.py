@@ -11,10 +11,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
@@ -24,6 +24,8 @@ from gateway.pipeline.journal_segments import day_in
 from gateway.pipeline.lake import Lake
 from gateway.pipeline.spark_tables import computed, list_files, read_files, write_files
 from gateway.pipeline.table_schemas import BATCH_TABLES, schema_of
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,37 +129,46 @@ def _add_segments(lake: Lake, lines: DataFrame, segments: Mapping[str, OfferedSe
     rollup_rows = sum(file.rows for file in list_files(spark, lake, directory, ["rollup_10s"]).get("rollup_10s", ()))
     found: dict[str, Row] = {row["file"]: row for row in computed("by_segment", events=events).collect()}
     rows = [_row(segment, segment.parts, found.get(name)) for name, segment in segments.items() if segment.parts]
-    if with_bad := [segments[str(row["name"])].path for row in rows if row["bad"]]:
-        bad_lines = computed("bad_lines", lines=lines.where(F.col("path").isin(with_bad)))
-        write_files(bad_lines.coalesce(1), lake, "bad_lines", directory)
+    _write_bad_lines(lake, lines, [segments[str(row["name"])].path for row in rows if row["bad"]], directory)
     about = {"batch": number, "directory": directory, "rollup_rows": rollup_rows, "ingested": datetime.now(UTC)}
     plan = pa.Table.from_pylist([row | about for row in rows], schema_of("segments"))
     if not lake.write_rows("segments", plan, number):
         return None
-    all_lines, bad = (pc.sum(plan[column]).as_py() for column in ("lines", "bad"))
-    return IngestedBatch(number, len(rows), all_lines - bad, bad, pc.max(plan["newest"]).as_py())
+    bad = sum(plan["bad"].to_pylist())
+    newest = max((row["newest"] for row in found.values()), default=None)
+    return IngestedBatch(number, len(rows), sum(plan["lines"].to_pylist()) - bad, bad, _time(newest))
+
+
+def _write_bad_lines(lake: Lake, lines: DataFrame, paths: list[str], directory: str) -> None:
+    if paths:
+        bad = computed("bad_lines", lines=lines.where(F.col("path").isin(paths)))
+        write_files(bad.coalesce(1), lake, "bad_lines", directory)
 
 
 def _row(segment: OfferedSegment, name: SegmentName, found: Row | None) -> dict[str, object]:
     """A segment's row of the plan."""
+    events = found["events"] if found else 0
     if found:
         _require_all_lines(segment, found)
-    seen = found.asDict() if found else {}
     return {
         "name": segment.name,
         "impl": name.impl,
         "node": name.node,
         "boot": name.boot,
-        "first": seen.get("first"),
-        "last": seen.get("last"),
+        "first": found["first"] if found else None,
+        "last": found["last"] if found else None,
         "lines": segment.lines,
-        "bad": segment.lines - seen.get("events", 0),
+        "bad": segment.lines - events,
         "bytes": segment.size,
-        "newest": seen.get("newest"),  # microseconds
-        "days": sorted(seen.get("days", ())),
-        "session_days": sorted({*seen.get("earliest_sessions", ()), *seen.get("latest_sessions", ())}),
+        "newest": _time(found["newest"]) if found else None,
+        "days": sorted(found["days"]) if found else [],
+        "session_days": sorted({*found["earliest_sessions"], *found["latest_sessions"]}) if found else [],
         "d": day_in(segment.path),
     }
+
+
+def _time(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)
 
 
 def _require_all_lines(segment: OfferedSegment, found: Row) -> None:
