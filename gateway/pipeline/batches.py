@@ -11,10 +11,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Final
+from datetime import UTC, datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
@@ -24,8 +24,6 @@ from gateway.pipeline.journal_segments import day_in
 from gateway.pipeline.lake import Lake
 from gateway.pipeline.spark_tables import computed, list_files, read_files, write_files
 from gateway.pipeline.table_schemas import BATCH_TABLES, schema_of
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +133,8 @@ def _add_segments(lake: Lake, lines: DataFrame, segments: Mapping[str, OfferedSe
     plan = pa.Table.from_pylist([row | about for row in rows], schema_of("segments"))
     if not lake.write_rows("segments", plan, number):
         return None
-    bad = sum(plan["bad"].to_pylist())
-    newest = max((row["newest"] for row in found.values()), default=None)
-    return IngestedBatch(number, len(rows), sum(plan["lines"].to_pylist()) - bad, bad, _time(newest))
+    all_lines, bad = (pc.sum(plan[column]).as_py() for column in ("lines", "bad"))
+    return IngestedBatch(number, len(rows), all_lines - bad, bad, pc.max(plan["newest"]).as_py())
 
 
 def lines_of_segments(lines: DataFrame, segments: Iterable[OfferedSegment]) -> DataFrame:
@@ -155,28 +152,24 @@ def lines_of_segments(lines: DataFrame, segments: Iterable[OfferedSegment]) -> D
 
 def _row(segment: OfferedSegment, name: SegmentName, found: Row | None) -> dict[str, object]:
     """A segment's row of the plan."""
-    events = found["events"] if found else 0
     if found:
         _require_all_lines(segment, found)
+    seen = found.asDict() if found else {}
     return {
         "name": segment.name,
         "impl": name.impl,
         "node": name.node,
         "boot": name.boot,
-        "first": found["first"] if found else None,
-        "last": found["last"] if found else None,
+        "first": seen.get("first"),
+        "last": seen.get("last"),
         "lines": segment.lines,
-        "bad": segment.lines - events,
+        "bad": segment.lines - seen.get("events", 0),
         "bytes": segment.size,
-        "newest": _time(found["newest"]) if found else None,
-        "days": sorted(found["days"]) if found else [],
-        "session_days": sorted({*found["earliest_sessions"], *found["latest_sessions"]}) if found else [],
+        "newest": seen.get("newest"),  # microseconds
+        "days": sorted(seen.get("days", ())),
+        "session_days": sorted({*seen.get("earliest_sessions", ()), *seen.get("latest_sessions", ())}),
         "d": day_in(segment.path),
     }
-
-
-def _time(microseconds: int | None) -> datetime | None:
-    return None if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)
 
 
 def _require_all_lines(segment: OfferedSegment, found: Row) -> None:

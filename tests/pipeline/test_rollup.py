@@ -23,8 +23,9 @@ GOT = {**WHO, "s": "0", "am": "client", "m": 1}
 
 def rolled(spark: SparkSession, directory: Path, lines: Iterable[Mapping[str, object]]) -> list[Row]:
     path = write_segment(directory, [{"t": START, **line} for line in lines])
-    lines = lines_of_segments(lines_of(spark.read.text(str(path))), [OfferedSegment(f"file:{path}", path.name, 1, 1)])
-    rows = computed("roll_up", events=computed("events", lines=lines))
+    segment = OfferedSegment(f"file:{path}", path.name, 1, 1)
+    text = lines_of_segments(lines_of(spark.read.text(str(path))), [segment])
+    rows = computed("roll_up", events=computed("events", lines=text))
     return [row for row in rows.orderBy("ts10", "event", "code", "bucket").collect() if row.event != "open"]
 
 
