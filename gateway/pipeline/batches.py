@@ -9,12 +9,12 @@ Two ingests cannot plan the same segment, since Delta refuses one of two plans a
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Final
+from datetime import UTC, datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
@@ -24,8 +24,6 @@ from gateway.pipeline.journal_segments import day_in
 from gateway.pipeline.lake import Lake
 from gateway.pipeline.spark_tables import computed, list_files, read_files, write_files
 from gateway.pipeline.table_schemas import BATCH_TABLES, schema_of
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,53 +120,56 @@ def _add_segments(lake: Lake, lines: DataFrame, segments: Mapping[str, OfferedSe
     """Write and plan a batch; None if another ingest has planned one meanwhile."""
     number, directory = lake.last_batch("segments") + 1, uuid.uuid4().hex
     spark = lines.sparkSession
-    paths = [segment.path for segment in segments.values()]
-    write_files(computed("events", lines=lines.where(F.col("path").isin(paths))), lake, "events", directory)
+    write_files(computed("events", lines=lines_of_segments(lines, segments.values())), lake, "events", directory)
     events = read_files(spark, lake, "events", directory)
     write_files(computed("roll_up", events=events), lake, "rollup_10s", directory)
     rollup_rows = sum(file.rows for file in list_files(spark, lake, directory, ["rollup_10s"]).get("rollup_10s", ()))
     found: dict[str, Row] = {row["file"]: row for row in computed("by_segment", events=events).collect()}
     rows = [_row(segment, segment.parts, found.get(name)) for name, segment in segments.items() if segment.parts]
-    _write_bad_lines(lake, lines, [segments[str(row["name"])].path for row in rows if row["bad"]], directory)
+    if damaged := [segments[str(row["name"])] for row in rows if row["bad"]]:
+        bad_lines = computed("bad_lines", lines=lines_of_segments(lines, damaged))
+        write_files(bad_lines.coalesce(1), lake, "bad_lines", directory)
     about = {"batch": number, "directory": directory, "rollup_rows": rollup_rows, "ingested": datetime.now(UTC)}
     plan = pa.Table.from_pylist([row | about for row in rows], schema_of("segments"))
     if not lake.write_rows("segments", plan, number):
         return None
-    bad = sum(plan["bad"].to_pylist())
-    newest = max((row["newest"] for row in found.values()), default=None)
-    return IngestedBatch(number, len(rows), sum(plan["lines"].to_pylist()) - bad, bad, _time(newest))
+    all_lines, bad = (pc.sum(plan[column]).as_py() for column in ("lines", "bad"))
+    return IngestedBatch(number, len(rows), all_lines - bad, bad, pc.max(plan["newest"]).as_py())
 
 
-def _write_bad_lines(lake: Lake, lines: DataFrame, paths: list[str], directory: str) -> None:
-    if paths:
-        bad = computed("bad_lines", lines=lines.where(F.col("path").isin(paths)))
-        write_files(bad.coalesce(1), lake, "bad_lines", directory)
+def lines_of_segments(lines: DataFrame, segments: Iterable[OfferedSegment]) -> DataFrame:
+    """The lines of some segments, with what the segments' names tell of their writer: ``impl``, ``node`` and ``boot``.
+
+    A join does not search the name again for every line.
+    """
+    writers = [
+        {"path": each.path, "impl": name.impl, "node": name.node, "boot": name.boot}
+        for each in segments
+        if (name := each.parts) is not None
+    ]
+    return lines.join(F.broadcast(lines.sparkSession.createDataFrame(pa.Table.from_pylist(writers))), "path")
 
 
 def _row(segment: OfferedSegment, name: SegmentName, found: Row | None) -> dict[str, object]:
     """A segment's row of the plan."""
-    events = found["events"] if found else 0
     if found:
         _require_all_lines(segment, found)
+    seen = found.asDict() if found else {}
     return {
         "name": segment.name,
         "impl": name.impl,
         "node": name.node,
         "boot": name.boot,
-        "first": found["first"] if found else None,
-        "last": found["last"] if found else None,
+        "first": seen.get("first"),
+        "last": seen.get("last"),
         "lines": segment.lines,
-        "bad": segment.lines - events,
+        "bad": segment.lines - seen.get("events", 0),
         "bytes": segment.size,
-        "newest": _time(found["newest"]) if found else None,
-        "days": sorted(found["days"]) if found else [],
-        "session_days": sorted({*found["earliest_sessions"], *found["latest_sessions"]}) if found else [],
+        "newest": seen.get("newest"),  # microseconds
+        "days": sorted(seen.get("days", ())),
+        "session_days": sorted({*seen.get("earliest_sessions", ()), *seen.get("latest_sessions", ())}),
         "d": day_in(segment.path),
     }
-
-
-def _time(microseconds: int | None) -> datetime | None:
-    return None if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)
 
 
 def _require_all_lines(segment: OfferedSegment, found: Row) -> None:

@@ -58,13 +58,10 @@ select *, case
 from (select * except (j), j.* from (select *, {{ from_json("value", (line ~ ", _bad string") | replace("\n", " ")) }} j from {lines}))
 {%- endmacro %}
 
-{# Missing fields have the schema's default, in rows of those events. #}
+{# Missing fields have the schema's default, in rows of those events. `impl`, `node` and `boot` come with the lines. #}
 {% macro default(field, events, value) %}if(e in ({{ texts(events) }}) and {{ field }} is null, {{ value }}, {{ field }}){% endmacro %}
-{# The writer of a line is in the segment's name `impl-node-boot-pid-number`; only `node` may contain dashes. #}
 {% macro events() %}
-{% set tail = "substring_index(file, '-', -3)" %}
-select timestamp_micros(t) ts, substring({{ tail }}, 1, 16) boot, q seq, substring_index(file, '-', 1) impl,
-    substring(file, locate('-', file) + 1, length(file) - length({{ tail }}) - locate('-', file) - 1) node,
+select timestamp_micros(t) ts, boot, q seq, impl, node,
     case e {% for short, word in words.items() %}when '{{ short }}' then '{{ word }}' {% endfor %}else e end event,
     c session, vh vhost, u login, d destination, dk dest_kind, s sub_id, sn sub_name, am ack_mode, m msg_no,
     {{ default("b", ("send", "dlv"), 0) }} body_bytes, {{ default("hn", ("send",), 0) }} header_count,

@@ -119,8 +119,10 @@ class LineChecker:
         if row["is_deleted"]:  # of the deleted lines only the sums are known
             return ([(first, last)], []) if row["found"] < complete[0] - row["bad"] else ([], [])
         where = f"file = '{row['name']}' and d in ({', '.join(map(repr, row['days']))})"
-        numbers = self._snapshot.rows(f"select seq from events where {where} order by seq")  # noqa: S608
-        return line_numbers.gaps_and_repeats((each["seq"], each["seq"]) for each in numbers)
+        steps = f"select seq, lag(seq) over (order by seq) before from events where {where}"  # noqa: S608
+        odd = [*self._snapshot.rows(f"select * from ({steps}) where seq <> before + 1 order by seq")]  # noqa: S608
+        missing = [(step["before"] + 1, step["seq"] - 1) for step in odd if step["seq"] > step["before"]]
+        return missing, [(step["seq"], step["seq"]) for step in odd if step["seq"] == step["before"]]
 
     def _report(self, boot: _Boot | None) -> None:
         if boot is None:

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Final
@@ -111,14 +111,10 @@ class _IngestRun:
         waiting = self._waiting()
         self._progress.start(self._journals, str(self._lake), None if waiting is None else len(waiting))
         if waiting or waiting is None or self._options.every is not None or self._is_unfinished():
-            with self._signals():
-                if spark is None:
-                    is_short = waiting is not None and sum(waiting.values()) < _SHORT_RUN_BYTES
-                    quick_start = is_short and self._options.every is None
-                    with spark_session(self._options.spark, quick_start=quick_start) as session:
-                        self._work(session)
-                else:
-                    self._work(configured(spark))
+            is_short = waiting is not None and sum(waiting.values()) < _SHORT_RUN_BYTES
+            own = spark_session(self._options.spark, quick_start=is_short and self._options.every is None)
+            with self._signals(), own if spark is None else nullcontext(configured(spark)) as session:
+                self._work(session)
         self._progress.end()
         return self._outcome(waiting)
 

@@ -141,7 +141,7 @@ class Lake:
         found = self.table(table)
         if found is None or (days is not None and not days):
             return []
-        wanted = [] if days is None else [_of_days(days)]
+        wanted = [] if days is None else [f"d in ({', '.join(map(repr, sorted(days)))})"]
         wanted += [] if level is None else [f"level = '{level}'"]
         with self.explained():
             uris = sorted(found.file_uris(file_pruning_predicate=" and ".join(wanted) or None))
@@ -272,7 +272,3 @@ def last_batch(table: DeltaTable | None) -> int:
     """The number of the last batch that a snapshot of a table has; -1 for none."""
     found = None if table is None else table.transaction_version(_APPLICATION)
     return -1 if found is None else found
-
-
-def _of_days(days: Collection[str]) -> str:
-    return f"d in ({', '.join(repr(day) for day in sorted(days))})"

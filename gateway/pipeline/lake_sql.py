@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from gateway.errors import PipelineError
 from gateway.pipeline.table_schemas import COLUMNS, schema_of
+
+_ARROW_NAMES: Final = {
+    pa.string(): "Utf8", pa.bool_(): "Boolean", pa.int32(): "Int32", pa.int64(): "Int64", pa.float64(): "Float64",
+    pa.list_(pa.string()): "List(Utf8)", pa.timestamp("us", "UTC"): 'Timestamp(Microsecond, Some("UTC"))',
+}  # fmt: skip
+"""The types of our tables' columns as DataFusion names them."""
 
 
 class SqlError(PipelineError):
@@ -37,7 +43,7 @@ class Snapshot:
         """The answer piece by piece, as it is computed, at least one. Raises SqlError as `sql`."""
         with _explained():
             reader = pa.RecordBatchReader.from_stream(self._builder.execute(query))
-            plain = _plain_schema(reader.schema)
+            plain = pa.schema([field.with_type(_plain(field.type)) for field in reader.schema])
             empty = True
             for batch in reader:
                 empty = False
@@ -67,12 +73,8 @@ def _explained() -> Iterator[None]:
         raise SqlError(f"the query failed: {text[:500]}") from error
 
 
-def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The same with plain strings, and microseconds, which every consumer of Arrow knows."""
-    return pa.schema([field.with_type(_plain(field.type)) for field in schema])
-
-
 def _plain(kind: pa.DataType) -> pa.DataType:
+    """The same with plain strings, and microseconds, which every consumer of Arrow knows."""
     if pa.types.is_list(kind):
         return pa.list_(_plain(kind.value_type))
     if pa.types.is_timestamp(kind):
@@ -88,11 +90,5 @@ def _empty_view(table: str) -> str:
 def _null(kind: pa.DataType) -> str:
     """An expression of a type, for a view without rows."""
     if pa.types.is_map(kind):
-        value = "''" if pa.types.is_string(kind.item_type) else "cast(0 as bigint)"
-        return f"map([''], [{value}])"
-    if pa.types.is_list(kind):
-        return "arrow_cast(null, 'List(Utf8)')"
-    if pa.types.is_timestamp(kind):
-        return "arrow_cast(null, 'Timestamp(Microsecond, Some(\"UTC\"))')"
-    names = {pa.string(): "varchar", pa.int64(): "bigint", pa.int32(): "int", pa.float64(): "double"}
-    return f"cast(null as {names.get(kind, 'boolean')})"
+        return f"map([''], [{_null(kind.item_type)}])"
+    return f"arrow_cast(null, '{_ARROW_NAMES[kind]}')"

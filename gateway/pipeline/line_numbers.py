@@ -43,23 +43,6 @@ def count(found: Iterable[Range]) -> int:
     return sum(last - first + 1 for first, last in found)
 
 
-def gaps_and_repeats(found: Iterable[Range]) -> tuple[list[Range], list[Range]]:
-    """The numbers missing between the first and the last of some ranges, and those that occur more than once."""
-    missing: list[Range] = []
-    repeated: list[Range] = []
-    expected: int | None = None
-    for first, last in sorted(found):
-        if expected is None or first == expected:
-            expected = last + 1
-            continue
-        if first > expected:
-            missing.append((expected, first - 1))
-        else:
-            repeated.append((first, min(last, expected - 1)))
-        expected = max(expected, last + 1)
-    return missing, joined(repeated)
-
-
 def without_first(found: Iterable[Range], skipped: int) -> list[Range]:
     """Ranges without their first numbers."""
     result = []

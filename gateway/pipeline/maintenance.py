@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
-from typing import Final, NamedTuple, TextIO
+from typing import Final, TextIO
 
 from deltalake import DeltaTable, WriterProperties
 from deltalake.exceptions import CommitFailedError
@@ -27,13 +27,6 @@ KEEP_HOURS: Final = 168
 _ZSTD: Final = WriterProperties(compression="ZSTD", compression_level=3)
 _NOTHING: Final = {"numFilesRemoved": 0, "numFilesAdded": 0}
 _DAY: Final = 86_400
-
-
-class _Output(NamedTuple):
-    """Where messages go: what was done, and what needs attention."""
-
-    progress: TextIO
-    warnings: TextIO
 
 
 def compact(lake: Lake, out: TextIO, *, quiet: bool = False) -> None:
@@ -105,14 +98,14 @@ def collect(
         PipelineError: something in the lake cannot be read, or there is no journal.
     """
     lake.must_exist()
-    output = _Output(StringIO() if quiet else out, out)
+    progress = StringIO() if quiet else out
     for journal in journals:
-        _collect_segments(lake, location(str(journal)), retain_days, output)
+        _collect_segments(lake, location(str(journal)), retain_days, progress, out)
     if events_days is not None:
-        _collect_events(lake, f"{datetime.now(UTC) - timedelta(days=events_days):%Y-%m-%d}", output)
+        _collect_events(lake, f"{datetime.now(UTC) - timedelta(days=events_days):%Y-%m-%d}", progress, out)
 
 
-def _collect_segments(lake: Lake, journal: str, retain_days: float, output: _Output) -> None:
+def _collect_segments(lake: Lake, journal: str, retain_days: float, progress: TextIO, warnings: TextIO) -> None:
     query = f"select name, lines from segments where batch <= {lake.applied()}"  # noqa: S608
     ingested = {row["name"]: row["lines"] for row in lake.snapshot(query).rows(query)}
     deleted, size, kept_young, kept_new = 0, 0, 0, 0
@@ -134,7 +127,7 @@ def _collect_segments(lake: Lake, journal: str, retain_days: float, output: _Out
                     print(
                         f"kept {segment.path}: it has other lines than when it was ingested; see `pipeline check "
                         "--journal`",
-                        file=output.warnings,
+                        file=warnings,
                     )
     remove_empty_days(journal)
     kept = ", ".join(
@@ -143,10 +136,10 @@ def _collect_segments(lake: Lake, journal: str, retain_days: float, output: _Out
         if number
     )
     kept = f"; kept {kept}" if kept else ""
-    print(f"journal: deleted {deleted:,} segments, {size:,} bytes{kept}", file=output.progress)
+    print(f"journal: deleted {deleted:,} segments, {size:,} bytes{kept}", file=progress)
 
 
-def _collect_events(lake: Lake, first_kept: str, output: _Output) -> None:
+def _collect_events(lake: Lake, first_kept: str, progress: TextIO, warnings: TextIO) -> None:
     for day in lake.days("events"):
         if day >= first_kept:
             continue
@@ -154,10 +147,10 @@ def _collect_events(lake: Lake, first_kept: str, output: _Output) -> None:
         if rows is None:
             print(
                 f"events of {day}: kept, since tables that are computed from them lack a batch; run `pipeline ingest`",
-                file=output.warnings,
+                file=warnings,
             )
         else:
-            print(f"events of {day}: deleted {rows:,} rows", file=output.progress)
+            print(f"events of {day}: deleted {rows:,} rows", file=progress)
 
 
 def _delete_events(lake: Lake, day: str) -> int | None:

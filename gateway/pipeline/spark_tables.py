@@ -59,12 +59,10 @@ def read_table(
     files = lake.files(table, days, level)
     if not files:
         return spark.createDataFrame([], COLUMNS[table])
-    rows = spark.read.schema(_in_files(table)).parquet(*map(to_read, files))
+    rows = spark.read.schema(COLUMNS[table]).parquet(*map(to_read, files))
     # Partitions are in the path only. Spark finds them there if all files have one parent, which these have not.
     path = "_metadata.file_path"
-    return rows.select(
-        "*", *(F.regexp_extract(path, f"^.*/{name}=([^/]*)/", 1).alias(name) for name in partitions_of(table))
-    )
+    return rows.withColumns({name: F.regexp_extract(path, f"^.*/{name}=([^/]*)/", 1) for name in partitions_of(table)})
 
 
 def write_files(rows: DataFrame, lake: Lake, table: str, directory: str) -> None:
@@ -108,9 +106,3 @@ def list_files(spark: SparkSession, lake: Lake, directory: str, tables: Collecti
 
 def _place(lake: Lake, table: str, directory: str) -> str:
     return f"{lake.table_url(table)}/data/{directory}"
-
-
-def _in_files(table: str) -> str:
-    """The columns that a table's files have: all but its partitions."""
-    partitions = partitions_of(table)
-    return ", ".join(column for column in COLUMNS[table].split(", ") if column.split(" ")[0] not in partitions)

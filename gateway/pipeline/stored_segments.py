@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from gateway.journal.segments import SegmentName, mark_of
 from gateway.pipeline.lake import location
 
 _CHUNK: Final = 1 << 20
+_PATH: Final = attrgetter("path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +55,12 @@ class StoredSegment:
 
 def stored_segments(journal: Path | str) -> Iterator[StoredSegment]:
     """The segments of a journal, by day and name. Raises PipelineError if it cannot be listed: that is not empty."""
-    place = _place(journal)
-    with _explained(f"the journal {place} cannot be read"):
-        files, base = fs.FileSystem.from_uri(place)
-        for day in _days(files, base):
-            for file in _files_of(files, day):
-                name = SegmentName.read(file.base_name)
-                if file.size and name is not None and file.base_name in (str(name), name.while_open):
-                    is_open = file.base_name == name.while_open
-                    yield StoredSegment(name, is_open, file.path, file.size, file.mtime_ns / 1e9, files)
+    for storage, _, files in _days(journal):
+        for file in files:
+            name = SegmentName.read(file.base_name)
+            if file.size and name is not None and file.base_name in (str(name), name.while_open):
+                is_open = file.base_name == name.while_open
+                yield StoredSegment(name, is_open, file.path, file.size, file.mtime_ns / 1e9, storage)
 
 
 def remove_empty_days(journal: Path | str) -> None:
@@ -73,34 +72,24 @@ def remove_empty_days(journal: Path | str) -> None:
     # A gateway creates the directory of a day before the first file in it: leave those of yesterday and today alone.
     # In an object store pyarrow would also delete a segment that comes in the moment of the removal.
     last = f"d={datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}"
-    place = _place(journal)
+    for storage, day, files in _days(journal):
+        if day.base_name < last and not files:
+            with suppress(OSError):  # a file has come, or somebody has deleted it
+                if isinstance(storage, fs.LocalFileSystem):
+                    os.rmdir(day.path)
+                else:
+                    storage.delete_dir(day.path)
+
+
+def _days(journal: Path | str) -> Iterator[tuple[fs.FileSystem, fs.FileInfo, list[fs.FileInfo]]]:
+    """The directories of a journal's days, each with the storage and with what is in it."""
+    place = location(str(journal)).replace("s3a://", "s3://", 1)
     with _explained(f"the journal {place} cannot be read"):
-        files, base = fs.FileSystem.from_uri(place)
-        for day in _days(files, base):
-            if day.base_name < last and not _files_of(files, day):
-                with suppress(OSError):  # a file has come, or somebody has deleted it
-                    if isinstance(files, fs.LocalFileSystem):
-                        os.rmdir(day.path)
-                    else:
-                        files.delete_dir(day.path)
-
-
-def _place(journal: Path | str) -> str:
-    return location(str(journal)).replace("s3a://", "s3://", 1)
-
-
-def _days(files: fs.FileSystem, base: str) -> list[fs.FileInfo]:
-    found = _listed(files, fs.FileSelector(base))
-    return [each for each in found if each.type is fs.FileType.Directory and each.base_name.startswith("d=")]
-
-
-def _files_of(files: fs.FileSystem, day: fs.FileInfo) -> list[fs.FileInfo]:
-    # The day's directory may be deleted meanwhile.
-    return _listed(files, fs.FileSelector(day.path, allow_not_found=True))
-
-
-def _listed(files: fs.FileSystem, selector: fs.FileSelector) -> list[fs.FileInfo]:
-    return sorted(files.get_file_info(selector), key=lambda each: each.path)
+        storage, base = fs.FileSystem.from_uri(place)
+        for day in sorted(storage.get_file_info(fs.FileSelector(base)), key=_PATH):
+            if day.type is fs.FileType.Directory and day.base_name.startswith("d="):
+                inside = fs.FileSelector(day.path, allow_not_found=True)  # somebody may delete it meanwhile
+                yield storage, day, sorted(storage.get_file_info(inside), key=_PATH)
 
 
 @contextmanager

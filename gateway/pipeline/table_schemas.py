@@ -9,7 +9,6 @@ from typing import Final
 
 import pyarrow as pa
 
-_MAP_OF_COUNTS: Final = pa.map_(pa.string(), pa.int64())
 _ARROW: Final = {
     "string": pa.string(),
     "boolean": pa.bool_(),
@@ -18,7 +17,7 @@ _ARROW: Final = {
     "double": pa.float64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "array<string>": pa.list_(pa.string()),
-    "map<string,bigint>": _MAP_OF_COUNTS,
+    "map<string,bigint>": pa.map_(pa.string(), pa.int64()),
     "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
 

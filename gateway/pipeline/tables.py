@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -28,16 +28,6 @@ ABANDONED_AFTER: Final = 7 * 86_400.0
 """Seconds after which it is abandoned."""
 
 _HOURLY: Final = ("dest_hour", "latency_hour", "errors_hour", "redeliveries_hour", "unacked_hotspots")
-
-
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    """What the computed tables lack: the days and segments of batches up to one."""
-
-    batch: int
-    days: list[str]
-    session_days: list[str]
-    segments: list[str]
 
 
 def lacks_batches(lake: Lake) -> bool:
@@ -69,69 +59,61 @@ def refresh(
     """
     if not lacks_batches(lake):
         return 0
-    pending = _pending(lake)
-    run = _Refresh(spark, lake, pending)
+    run = _Refresh(spark, lake)
     run.traffic()
     run.sessions()
     run.commit()
     run.durable_subs(idle_after, abandoned_after, time.time() if now is None else now)
     run.commit()
-    return len(pending.days)
-
-
-def _pending(lake: Lake) -> _Pending:
-    # In this order: a batch that comes between the two is computed now, and again by the next run.
-    has = min(map(lake.last_batch, COMPUTED_TABLES))
-    last = lake.applied()
-    rows = lake.sql(f"select name, days, session_days from segments where batch > {has} and batch <= {last}")  # noqa: S608
-    days, session_days = (
-        sorted({day for row in rows[name].to_pylist() for day in row or ()}) for name in ("days", "session_days")
-    )
-    return _Pending(last, days, session_days, rows["name"].to_pylist())
+    return len(run.days)
 
 
 class _Refresh:
-    """One computation of all tables. Its files lie in directories of their own until `commit`."""
+    """One computation of what the tables lack. Its files lie in directories of their own until `commit`."""
 
-    def __init__(self, spark: SparkSession, lake: Lake, pending: _Pending) -> None:
-        self._spark = spark
-        self._lake = lake
-        self._pending = pending
+    def __init__(self, spark: SparkSession, lake: Lake) -> None:
+        self._spark, self._lake = spark, lake
+        # In this order: a batch that comes between the two is computed now, and again by the next run.
+        has = min(map(lake.last_batch, COMPUTED_TABLES))
+        self._batch = lake.applied()
+        query = f"select name, days, session_days from segments where batch > {has} and batch <= {self._batch}"  # noqa: S608
+        segments = lake.sql(query).to_pylist()
+        self.days = sorted({day for segment in segments for day in segment["days"] or ()})
+        self._session_days = sorted({day for segment in segments for day in segment["session_days"] or ()})
+        self._segments = spark.createDataFrame([(segment["name"],) for segment in segments], "file string")
+        self._read = partial(read_table, spark, lake)
         self._directory = self._fresh_directory()
         self._written: dict[str, list[str]] = {}
         """The tables that are written and not committed, each with the days that are replaced."""
 
     def _fresh_directory(self) -> str:
-        return f"tables-{self._pending.batch}-{uuid.uuid4().hex[:8]}"
+        return f"tables-{self._batch}-{uuid.uuid4().hex[:8]}"
 
     def traffic(self) -> None:
-        """All tables that are computed from the changed days alone."""
-        days = self._pending.days
+        """All tables that are computed from the changed days alone; `repartition` makes one file for each day."""
+        days = self.days
         rollup = self._read("rollup_10s", days)
         events = self._read("events", days, "session")
         hours = computed("hours", rollup=rollup).repartition("d").persist()  # so the tables below need no exchange
         try:
             for table in _HOURLY:
                 self._replace(table, computed(table, hours=hours), days)
-            self._replace("traffic_10s", _by_day(computed("traffic_10s", rollup=rollup)), days)
+            self._replace("traffic_10s", computed("traffic_10s", rollup=rollup).repartition("d"), days)
         finally:
             hours.unpersist()
         # Late lines must not replace what was computed from all events of a day that are deleted now.
         kept = sorted({*days}.difference(self._lake.days("deleted_lines")))
         events, rollup = (rows.where(F.col("d").isin(kept)) for rows in (events, rollup))
-        self._replace("boots", _by_day(computed("boots", events=events)), kept)
-        self._replace("features_used", _by_day(computed("features_used", events=events)), kept)
-        self._replace("durable_days", _by_day(computed("durable_days", events=events, rollup=rollup)), kept)
+        self._replace("boots", computed("boots", events=events).repartition("d"), kept)
+        self._replace("features_used", computed("features_used", events=events).repartition("d"), kept)
+        self._replace("durable_days", computed("durable_days", events=events, rollup=rollup).repartition("d"), kept)
 
     def sessions(self) -> None:
         """Adds beginnings and ends of sessions in new segments to what the table has."""
-        days = self._pending.session_days
-        segments = self._spark.createDataFrame([(name,) for name in self._pending.segments], "file string")
-        events = self._read("events", self._pending.days, "session").join(F.broadcast(segments), "file", "left_semi")
-        columns = {"columns": schema_of("sessions").names}
-        self._replace(
-            "sessions", _by_day(computed("sessions", columns, events=events, known=self._read("sessions", days))), days
-        )
+        events = self._read("events", self.days, "session").join(F.broadcast(self._segments), "file", "left_semi")
+        known, columns = self._read("sessions", self._session_days), {"columns": schema_of("sessions").names}
+        sessions = computed("sessions", columns, events=events, known=known)
+        self._replace("sessions", sessions.repartition("d"), self._session_days)
 
     def durable_subs(self, idle_after: float, abandoned_after: float, now: float) -> None:
         """The durable subscriptions of all days."""
@@ -139,9 +121,6 @@ class _Refresh:
         micros = {name: round(value * 1_000_000) for name, value in seconds.items()}
         subscriptions = computed("durable_subs", micros, days=self._read("durable_days"), boots=self._read("boots"))
         self._replace("durable_subs", subscriptions.coalesce(1), [])
-
-    def _read(self, table: str, days: list[str] | None = None, level: str | None = None) -> DataFrame:
-        return read_table(self._spark, self._lake, table, days, level)
 
     def _replace(self, table: str, rows: DataFrame, days: list[str]) -> None:
         """Write the rows that take the place of those days' rows."""
@@ -153,10 +132,5 @@ class _Refresh:
         """Commit what is written: one look at all files, since each is a job of Spark."""
         files = list_files(self._spark, self._lake, self._directory, self._written)
         for table, days in self._written.items():
-            self._lake.commit_files(table, files.get(table, []), self._pending.batch, days=days)
+            self._lake.commit_files(table, files.get(table, []), self._batch, days=days)
         self._written, self._directory = {}, self._fresh_directory()
-
-
-def _by_day(rows: DataFrame) -> DataFrame:
-    """The same in one file for each day."""
-    return rows.repartition("d")

@@ -196,10 +196,7 @@ def _renamed(table: str, rows: pa.Table, partition: dict[str, str]) -> pa.Table:
     for name, value in partition.items():
         columns[name] = pa.array([value] * len(rows), pa.string())
     schema = schema_of(table)
-    found = [columns.get(each.name, pa.nulls(len(rows), each.type)) for each in schema]
-    return pa.Table.from_arrays(
-        [column.cast(each.type) for column, each in zip(found, schema, strict=True)], schema=schema
-    )
+    return pa.table({each.name: columns.get(each.name, pa.nulls(len(rows), each.type)) for each in schema}, schema)
 
 
 def _words(events: pa.ChunkedArray) -> pa.ChunkedArray:

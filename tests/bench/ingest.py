@@ -196,14 +196,17 @@ def _wall(cost: Cost) -> float:
 
 
 def _warm(spark: SparkSession, base: Path, lines: int) -> tuple[Cost, Cost]:
-    from gateway.pipeline.batches import add_lines  # noqa: PLC0415
+    from gateway.pipeline.batches import OfferedSegment, add_lines, lines_of_segments  # noqa: PLC0415
     from gateway.pipeline.journal_segments import lines_of  # noqa: PLC0415
     from gateway.pipeline.lake import Lake  # noqa: PLC0415
     from gateway.pipeline.spark_tables import computed, write_files  # noqa: PLC0415
 
     lake = Lake(base / f"warm{time.monotonic_ns()}")
     frame = lines_of(spark.read.option("lineSep", "\n").text(str(base / "journal" / "d=*")))
-    events = _timed(_EVENTS, lines, lambda: write_files(computed("events", lines=frame), lake, "events", "bench"))
+    paths = (base / "journal").glob("d=*/*")
+    segments = [OfferedSegment(f"file:{path}", path.name, path.stat().st_size, lines) for path in paths]
+    rows = computed("events", lines=lines_of_segments(frame, segments))
+    events = _timed(_EVENTS, lines, lambda: write_files(rows, lake, "events", "bench"))
     return _timed(_WARM, lines, lambda: add_lines(lake, frame)), events
 
 

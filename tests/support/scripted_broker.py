@@ -68,6 +68,8 @@ class ScriptedBroker:
         self.is_gone = False
         # How many channels a link may have.
         self.channel_max = 2047
+        # What its links tell as its version; nothing by default.
+        self.version: tuple[int, ...] = ()
         # The methods that came, by name, and the channel of the last one.
         self.methods: list[str] = []
         self.channel = 0
@@ -90,7 +92,7 @@ class ScriptedBroker:
         )
         connection = SimpleNamespace(close=partial(self._close, link))
         tap = SimpleNamespace(transport=transport, resume_reading=lambda: None)
-        link.opened(cast(Any, connection), cast(Any, tap), Tuning(131072, self.channel_max))
+        link.opened(cast(Any, connection), cast(Any, tap), Tuning(131072, self.channel_max, self.version))
         self.links.append(link)
         return link
 

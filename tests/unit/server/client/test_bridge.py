@@ -95,6 +95,40 @@ def test_a_queue_that_ends_with_a_subscription_is_deleted_before_the_channel_is_
     play(scene, subscription_queues="exclusive")
 
 
+UNTRIED, UNKNOWN = (3, 11), ()
+
+
+@pytest.mark.parametrize(
+    ("version", "at_the_end"),
+    [
+        ((3, 8, 9), OUTLIVES_IT),
+        ((3, 10, 8), OUTLIVES_IT),
+        (UNTRIED, ENDS_WITH_IT),
+        ((4, 2, 5), ENDS_WITH_IT),
+        ((4, 3, 6), ENDS_WITH_IT),
+        (UNKNOWN, ENDS_WITH_IT),
+    ],
+)
+@pytest.mark.parametrize("leave", ["UNSUBSCRIBE", "hang up"])
+def test_a_broker_that_ends_auto_delete_queues_without_rejections_is_left_to_do_so(
+    version: tuple[int, ...], at_the_end: list[str], leave: str
+) -> None:
+    """A queue.delete costs it and the gateway a seventh of the subscription."""
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        broker.version = version
+        await client.say(f"SUBSCRIBE\nid:1\n{EXCLUSIVE}\n\n")
+        broker.methods.clear()
+        if leave == "UNSUBSCRIBE":
+            await client.say("UNSUBSCRIBE\nid:1\n\n")
+        else:
+            client.leave()
+            await asyncio.sleep(1)
+        assert broker.methods == at_the_end
+
+    play(scene)
+
+
 def test_a_session_that_ends_deletes_its_subscriptions_queues_before_it_closes_their_channels() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         await client.say("SUBSCRIBE\nid:1\ndestination:/topic/t\n\n")
