@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-import gateway
 from gateway.errors import PipelineError
-from gateway.pipeline.lake import Lake
-from tests.support.journals import JournalMaker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,32 +86,3 @@ def test_without_java_it_says_what_to_install(tmp_path: Path, monkeypatch: pytes
     program.touch()
     spark_session._require_java()
     assert os.environ.pop("JAVA_HOME") == str(tmp_path / "java-17")
-
-
-def test_spark_submit_with_settings_of_a_directory(tmp_path: Path) -> None:
-    """As Spark's users start programs: by spark-submit, with SPARK_CONF_DIR. Nothing goes to the terminal but ours."""
-    import pyspark  # noqa: PLC0415
-
-    made = JournalMaker(tmp_path / "journal").write(50)
-    conf = tmp_path / "conf"
-    conf.mkdir()
-    (conf / "spark-defaults.conf").write_text(
-        "spark.master local[1]\nspark.sql.shuffle.partitions 3\n"
-        "spark.sql.ansi.enforceReservedKeywords true\n"
-        "spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC\n"
-    )
-    home = Path(pyspark.__file__).parent
-    root = Path(gateway.__file__).parents[1]
-    answer = subprocess.run(
-        [
-            home / "bin" / "spark-submit", root / "gateway" / "__main__.py", "pipeline", "ingest",
-            "--journal", tmp_path / "journal", "--lake", tmp_path / "lake",
-        ],
-        env={**os.environ, "SPARK_CONF_DIR": str(conf), "PYTHONPATH": str(root), "PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        check=False,
-    )  # fmt: skip
-    assert answer.returncode == 0, answer.stderr
-    assert f"done: 1 batch, {len(made.segments)} segment, {made.lines} events" in answer.stdout
-    assert Lake(tmp_path / "lake").sql("select count(*) n from events").to_pylist() == [{"n": made.lines}]

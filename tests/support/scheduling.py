@@ -1,7 +1,8 @@
-"""How tests are distributed among several workers: file by file, and all files that use Spark together.
+"""How tests are distributed among several workers: file by file, and files that share something expensive together.
 
 The tests of one file run in one worker, so that their fixtures are set up once. All files that use the one Spark
-session run in one worker too: two sessions cost more than running them in parallel gains.
+session run in one worker too: two sessions cost more than running them in parallel gains. So do the files that use the
+laboratory, a broker whose start takes several seconds of a processor.
 """
 
 from __future__ import annotations
@@ -14,8 +15,17 @@ from xdist.scheduler import LoadScopeScheduling
 
 _PIPELINE: Final = "tests/pipeline"
 _WITHOUT_THE_SESSION: Final = (
-    "test_check.py", "test_cluster.py", "test_compare.py", "test_ingest_kill.py", "test_lake.py", "test_maintenance.py",
-    "test_query_output.py", "test_report.py", "test_report_browser.py",
+    "test_batches.py", "test_check.py", "test_cluster.py", "test_compare.py", "test_ingest_kill.py", "test_lake.py",
+    "test_maintenance.py", "test_query_output.py", "test_report.py", "test_report_browser.py", "test_spark_submit.py",
+    "test_stored_segments.py",
+)  # fmt: skip
+_LABORATORY: Final = "tests/system/laboratory"
+_WITH_THE_LABORATORY: Final = frozenset(
+    f"tests/system/test_{name}.py"
+    for name in (
+        "broker_events", "broker_wording", "connection_names", "demo", "migrate", "permissions", "policy", "secrets",
+        "virtual_hosts", "websocket_handshake",
+    )
 )  # fmt: skip
 # The longest scope starts first, together with tests that mostly wait and tolerate a busy machine. Tests that depend on
 # the timing of signals, faults and heart-beats start after it. Many short files fill the workers at the end.
@@ -26,6 +36,7 @@ _ORDER: Final = (
     "tests/system",
     "tests/system/test_parity.py",
     "tests/fault",
+    "tests/pipeline/test_spark_submit.py",
     "tests/pipeline/test_ingest_kill.py",  # starts Spark repeatedly: faster when the shared session is gone
     "tests/property",
 )
@@ -39,12 +50,14 @@ class FileScheduling(LoadScopeScheduling):  # type: ignore[misc]  # it ships no 
 
 
 def scope(nodeid: str) -> str:
-    """The scope of a test, all of which one worker runs: its file, or the whole of the tests that use Spark's session.
+    """The scope of a test, all of which one worker runs: its file, or all files that share a session or a broker.
 
     Args:
         nodeid: pytest's name for the test.
     """
     file = nodeid.partition("::")[0]
+    if file in _WITH_THE_LABORATORY:
+        return _LABORATORY
     uses_session = file.startswith(f"{_PIPELINE}/") and not file.endswith(_WITHOUT_THE_SESSION)
     return _PIPELINE if uses_session else file
 
