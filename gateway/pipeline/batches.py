@@ -142,12 +142,9 @@ def lines_of_segments(lines: DataFrame, segments: Iterable[OfferedSegment]) -> D
 
     A join does not search the name again for every line.
     """
-    writers = [
-        {"path": each.path, "impl": name.impl, "node": name.node, "boot": name.boot}
-        for each in segments
-        if (name := each.parts) is not None
-    ]
-    return lines.join(F.broadcast(lines.sparkSession.createDataFrame(pa.Table.from_pylist(writers))), "path")
+    writers = [(each.path, name.impl, name.node, name.boot) for each in segments if (name := each.parts) is not None]
+    columns = "path string, impl string, node string, boot string"
+    return lines.join(F.broadcast(lines.sparkSession.createDataFrame(writers, columns)), "path")
 
 
 def _row(segment: OfferedSegment, name: SegmentName, found: Row | None) -> dict[str, object]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -54,17 +53,25 @@ def check_journals(snapshot: Snapshot, journals: Sequence[Path | str], output: C
     for each in map(SegmentName.read, known):
         if each is not None:
             newest[each.boot] = max(each.number, newest.get(each.boot, -1))
-    found: dict[str, list[str]] = defaultdict(list)
+    same, found = 0, {kind: list[str]() for kind in (*_WRONG, *_NOTED)}
     for journal in journals:
         for segment in stored_segments(journal):
             with suppress(FileNotFoundError):  # the gateway or `gc` has deleted it meanwhile
                 kind, text = _compared(segment, known.get(str(segment.name)), newest.get(segment.name.boot, -1))
-                found[kind].append(text)
-    output.ok(f"{len(found['same']):,} segments of the journal have as many lines as were ingested")
-    for tell, kinds in ((output.wrong, _WRONG), (output.note, _NOTED)):
-        for kind, (what, advice) in kinds.items():
-            if found[kind]:
-                tell(f"{len(found[kind])} {what}: {first_few(found[kind])}", advice)
+                if kind in found:
+                    found[kind].append(text)
+                same += kind == "same"
+    _tell(output.wrong, found, _WRONG)
+    output.ok(f"{same:,} segments of the journal have as many lines as were ingested")
+    _tell(output.note, found, _NOTED)
+
+
+def _tell(
+    tell: Callable[[str, str], None], found: Mapping[str, list[str]], kinds: Mapping[str, tuple[str, str]]
+) -> None:
+    for kind, (what, advice) in kinds.items():
+        if found[kind]:
+            tell(f"{len(found[kind])} {what}: {first_few(found[kind])}", advice)
 
 
 def _compared(segment: StoredSegment, lines: int | None, newest: int) -> tuple[str, str]:

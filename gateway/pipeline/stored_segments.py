@@ -74,7 +74,7 @@ def remove_empty_days(journal: Path | str) -> None:
     last = f"d={datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}"
     for storage, day, files in _days(journal):
         if day.base_name < last and not files:
-            with suppress(OSError):  # a file has come, or somebody has deleted it
+            with suppress(OSError, pa.ArrowException):  # a file has come, or somebody has deleted it
                 if isinstance(storage, fs.LocalFileSystem):
                     os.rmdir(day.path)
                 else:

@@ -203,10 +203,13 @@ def _warm(spark: SparkSession, base: Path, lines: int) -> tuple[Cost, Cost]:
 
     lake = Lake(base / f"warm{time.monotonic_ns()}")
     frame = lines_of(spark.read.option("lineSep", "\n").text(str(base / "journal" / "d=*")))
-    paths = (base / "journal").glob("d=*/*")
-    segments = [OfferedSegment(f"file:{path}", path.name, path.stat().st_size, lines) for path in paths]
-    rows = computed("events", lines=lines_of_segments(frame, segments))
-    events = _timed(_EVENTS, lines, lambda: write_files(rows, lake, "events", "bench"))
+    offered = frame.groupBy("path", "file", "bytes").count().collect()
+
+    def make_events() -> None:
+        named = lines_of_segments(frame, [OfferedSegment(*row) for row in offered])
+        write_files(computed("events", lines=named), lake, "events", "bench")
+
+    events = _timed(_EVENTS, lines, make_events)
     return _timed(_WARM, lines, lambda: add_lines(lake, frame)), events
 
 

@@ -241,7 +241,7 @@ async def test_no_message_is_rejected_because_a_subscription_of_its_topic_ends(
 ) -> None:
     """RabbitMQ 4.3 rejects messages for some milliseconds after an exclusive auto-delete queue has ended by itself.
 
-    3.10 does not, so the gateway leaves it to that broker.
+    3.10 does not, so there the gateway leaves the end of an exclusive queue to the broker.
     """
     topic = f"/topic/{queue}"
     async with StompClient.logged_in(gateway_address) as publisher, within():

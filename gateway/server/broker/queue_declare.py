@@ -30,9 +30,9 @@ log = structlog.get_logger("gateway.session")
 # The names that the broker chooses begin with this; clients may not declare such a queue.
 _CHOSEN_BY_BROKER: Final = "amq."
 
-# Up to RabbitMQ 3.10 an auto-delete queue ends by itself without a rejected message, and with less work for the broker
-# than by a queue.delete. 4.3.6 rejects messages then; no release between the two was tried.
-_MAY_REJECT_FROM: Final = (3, 11)
+# RabbitMQ 3.10 ends an auto-delete queue by itself: no message is rejected, and it costs less than a queue.delete.
+# 4.3.6 rejects messages then. No other release was tried.
+_REJECTS_NOTHING: Final = (3, 10)
 
 # How many conflicts a gateway logs, and how many characters of the broker's text.
 _MOST_CONFLICTS: Final = 1000
@@ -150,16 +150,16 @@ class ExclusiveQueues:
         if queue in self._queues:
             self._consumers[subscription] = queue
 
-    def ends_with(self, subscription: Subscription) -> str:
+    def to_delete_with(self, subscription: Subscription) -> str:
         """The queue of the session to delete because its last consumer ends now; no name if there is none.
 
-        It is none either if the broker may be left to end it. One that does not tell its version may not.
+        A broker of a release that rejects no messages meanwhile is left to end the queue.
         """
         queue = self._consumers.get(subscription, "")
         link, spec = self._queues.get(queue, (None, None))
         if link is None or spec is None or not spec.auto_delete:
             return ""
-        if () < link.tuning.broker_version < _MAY_REJECT_FROM:
+        if link.tuning.broker_version[:2] == _REJECTS_NOTHING:
             return ""
         return queue if self._is_closing or list(self._consumers.values()).count(queue) == 1 else ""
 

@@ -78,7 +78,7 @@ class BridgeParts:
         self.queues.exclusive.start_closing()
         publishing = self.publishing.take()
         try:
-            await self.channels.close_all(self.queues.exclusive.ends_with)
+            await self.channels.close_all(self.queues.exclusive.to_delete_with)
         finally:
             await self.queues.exclusive.delete()
         # Last, because during an alarm the broker does not answer here.

@@ -122,7 +122,7 @@ class Consumers:
             # Closing the channel requeues all unsettled messages and cancels the consumer. The channel is needed longer
             # only to delete a queue.
             channel.discard(self._owner)
-            queue = self._queues.exclusive.ends_with(operation.subscription)
+            queue = self._queues.exclusive.to_delete_with(operation.subscription)
             try:
                 if operation.delete_queue is not None:
                     queue = ""

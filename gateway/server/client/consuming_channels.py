@@ -157,13 +157,13 @@ class ConsumingChannels:
         if self.pausable.has(channel):
             self.pausable.read_or_pause()
 
-    async def close_all(self, ends_with: Callable[[Subscription], str]) -> None:
-        """Close all channels. ``ends_with`` tells which queue to delete with a subscription.
+    async def close_all(self, to_delete_with: Callable[[Subscription], str]) -> None:
+        """Close all channels. ``to_delete_with`` tells which queue to delete with a subscription.
 
         Few at a time: with each the broker ends a consumer and perhaps a queue, and the frames of other sessions wait
         meanwhile. A session whose client is gone waits for others of its kind, too.
         """
-        channels = [(channel, ends_with(subscription)) for subscription, channel in self._by_subscription.items()]
+        channels = [(channel, to_delete_with(subscription)) for subscription, channel in self._by_subscription.items()]
         if self._control is not None:
             channels.append((self._control, ""))
         self._control = None
