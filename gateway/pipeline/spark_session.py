@@ -9,10 +9,12 @@ import shutil
 import signal
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from socketserver import BaseServer
 from typing import Final
 
 import pyspark
@@ -105,9 +107,11 @@ def spark_session(options: SparkOptions, *, quick_start: bool = False) -> Iterat
         os.close(descriptor)
     try:
         session.sparkContext.setLogLevel("ERROR")
+        _silence_accumulators(session)
         yield configured(session)
     finally:
-        with suppress(Py4JError, OSError):  # Java has ended before: somebody has killed it
+        # If somebody has killed Java, these are raised, or PySpark warns of it.
+        with suppress(Py4JError, OSError), warnings.catch_warnings(action="ignore", category=RuntimeWarning):
             session.stop()
         Path(log).unlink(missing_ok=True)
 
@@ -167,6 +171,13 @@ def _silence_loggers() -> None:
         logger.addHandler(logging.NullHandler())
     if not logging.root.handlers:  # Py4J logs there, with a traceback, that Java has ended
         logging.root.addHandler(logging.NullHandler())
+
+
+def _silence_accumulators(session: SparkSession) -> None:
+    """Keep off the terminal the traceback of PySpark's accumulators when Java is killed: it is connected to them."""
+    server = getattr(session.sparkContext, "_accumulatorServer", None)
+    if isinstance(server, BaseServer):
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]
 
 
 @contextmanager

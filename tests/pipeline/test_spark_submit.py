@@ -1,4 +1,4 @@
-"""The pipeline under spark-submit, which starts a Java of its own."""
+"""Spark in processes of its own: under spark-submit, and with a Java that is killed."""
 
 from __future__ import annotations
 
@@ -45,3 +45,24 @@ def test_spark_submit_with_settings_of_a_directory(tmp_path: Path) -> None:
     assert answer.returncode == 0, answer.stderr
     assert f"done: 1 batch, {len(made.segments)} segment, {made.lines} events" in answer.stdout
     assert Lake(tmp_path / "lake").sql("select count(*) n from events").to_pylist() == [{"n": made.lines}]
+
+
+def test_nothing_but_our_own_words_is_printed_when_java_is_killed() -> None:
+    """PySpark's server of accumulators is connected to Java. It serves one connection after the other."""
+    program = """
+import os, signal, socket
+import psutil
+from gateway.pipeline.spark_session import SparkOptions, spark_session
+
+with spark_session(SparkOptions("local[1]"), quick_start=True) as spark:
+    spark.range(1).collect()
+    server = spark.sparkContext._accumulatorServer
+    for child in psutil.Process().children(recursive=True):
+        child.send_signal(signal.SIGKILL)
+    with socket.create_connection(server.server_address) as next_one:
+        next_one.sendall(server.auth_token.encode()[:-1] + b"?")
+        next_one.recv(1)
+"""
+    command, root = [sys.executable, "-c", program], Path(__file__).parents[2]
+    ended = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
