@@ -40,6 +40,7 @@ _NACK: Final = 120
 # class and method as one number, for dispatch on received frames, and for what a close refuses
 PUBLISH: Final = 60 << 16 | 40
 QUEUE_DECLARE: Final = 50 << 16 | 10
+QUEUE_BIND: Final = 50 << 16 | 20
 CONSUME: Final = 60 << 16 | 20
 DELIVER: Final = 60 << 16 | 60
 ACK: Final = 60 << 16 | 80

@@ -121,6 +121,10 @@ class DeclaredQueues:
             del self._by_name[next(iter(self._by_name))]
         self._by_name[name] = queue
 
+    def discard(self, name: str) -> bool:
+        """Forget a queue; whether it was known."""
+        return self._by_name.pop(name, None) is not None
+
     def clear(self) -> None:
         """Forget them: the broker may have lost those that are not durable."""
         self._by_name.clear()

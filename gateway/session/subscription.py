@@ -77,8 +77,8 @@ class Subscription:
     __slots__ = (
         "_auto_acks", "_body_bytes", "_counter", "_header_cache", "_is_pending", "_is_redelivered", "_is_started",
         "_layout", "_notify_above", "_prefixes", "_properties", "_redelivered", "_route", "_size", "_stats_before",
-        "_stopped_at", "_urgent_after", "base", "destination", "first_base", "identifier", "is_lost", "is_stream",
-        "kind", "ledger", "mode", "next_offset", "output", "queue", "request", "tag",
+        "_stopped_at", "_urgent_after", "awaits_queue", "base", "destination", "first_base", "identifier",
+        "is_lost", "is_stream", "kind", "ledger", "mode", "next_offset", "output", "queue", "request", "tag",
     )  # fmt: skip
 
     _ledger_type: ClassVar[type[DeliveryLedger]] = DeliveryLedger
@@ -113,6 +113,8 @@ class Subscription:
         # The operation (`ops.Subscribe`) that brings it back when its channel is lost, and whether that is so now.
         self.request: object = None
         self.is_lost = False
+        # Whether it comes back by itself, once its queue does; the rest of the session goes on.
+        self.awaits_queue = False
         self.ledger = self._ledger_type(mode)
         # Where MESSAGE frames go, in pieces. Until ``start`` they collect here.
         self.output: list[bytes] = []
@@ -154,8 +156,8 @@ class Subscription:
 
     @property
     def must_return(self) -> bool:
-        """Whether its channel is lost, and its messages are wanted."""
-        return self.is_lost and self._stopped_at is None
+        """Whether its channel is lost, and the session waits for it."""
+        return self.is_lost and not self.awaits_queue and self._stopped_at is None
 
     @property
     def stats(self) -> TrafficCounter:

@@ -22,6 +22,9 @@ from gateway.session.queues import Argument, QueueSpec
 # The priority of a consumer has to be a number.
 _REFUSED_ARGUMENT: Final = {"x-priority": "none"}
 
+# No queue may be that long.
+_IMPOSSIBLE_QUEUE: Final = {"x-max-length": -1}
+
 
 class _Call(NamedTuple):
     """A method that the broker has not answered, by its number, and who awaits the answer.
@@ -172,6 +175,13 @@ class LinkChannel:
         message, and with which an auto-delete queue would end.
         """
         return self._call(methods.consume(queue, "", _REFUSED_ARGUMENT))
+
+    def may_declare(self, queue: str) -> Awaitable[object]:
+        """Ask whether a queue may be declared, without doing it (queue.declare); the broker always refuses.
+
+        It refuses the argument (406), unless permissions are missing (403) or the queue's node is away (404).
+        """
+        return self._call(methods.declare(queue, _IMPOSSIBLE_QUEUE, durable=True))
 
     def cancel(self) -> Awaitable[object]:
         """Stop the consumer (basic.cancel)."""

@@ -71,6 +71,11 @@ class Dialer:
             if circuit.broker == broker:
                 circuit.changed_at = self._clock()
 
+    def note_change(self, upstream: Upstream) -> None:
+        """One of a virtual host's brokers went, as far as can be told from the others."""
+        for circuit in self.circuits(upstream):
+            circuit.changed_at = self._clock()
+
     def changed_at(self, upstream: Upstream) -> float:
         """When one of these brokers last went or came."""
         return max(circuit.changed_at for circuit in self.circuits(upstream))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import math
 import secrets
 import weakref
 from collections import Counter
@@ -122,13 +123,17 @@ class LinkPool:
             if link.closed is not None and link.closed.code in BROKER_FAULTS:
                 self.dialer.link_lost(link.broker)
 
-    def is_unsettled(self, virtual_host: VirtualHost, within: float) -> bool:
+    def is_unsettled(self, virtual_host: VirtualHost, within: float = math.inf) -> bool:
         """Whether a broker of a virtual host went or came in the last seconds, and sessions ride through such changes.
 
         Then a queue may be without a leader, or not there yet. Without a change, one that takes no message is full.
         """
         upstream = virtual_host.upstream
         return self._clock() - self.dialer.changed_at(upstream) < min(within, upstream.ride_through)
+
+    def queue_away(self, virtual_host: VirtualHost) -> None:
+        """A queue of a virtual host is away, and so is its node, with which the gateway may have no link."""
+        self.dialer.note_change(virtual_host.upstream)
 
     def log_in_at_once(self, virtual_host: VirtualHost, credentials: Credentials) -> LoginLinks | None:
         """As ``log_in``, if the broker need not be asked; else None."""

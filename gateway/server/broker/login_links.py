@@ -14,6 +14,7 @@ from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dial_slots import DialSlots
 from gateway.server.broker.link import Link
 from gateway.server.broker.publish_window import PublishWindow
+from gateway.server.broker.queue_watch import QueueWatch
 from gateway.server.broker.redial import Redial
 
 # How many sessions of one login have their channels restored at the same time after a loss.
@@ -64,11 +65,19 @@ class LoginLinks:
         self.turn = asyncio.Lock()
         # How many of its sessions have their channels restored at the same time.
         self.restoring = asyncio.Semaphore(_RESTORING)
+        self._queue_watch: QueueWatch | None = None
 
     @property
     def login(self) -> str:
         """Whose links these are."""
         return self._credentials.login
+
+    @property
+    def queue_watch(self) -> QueueWatch:
+        """Tells whether queues are away. Made when it is needed, since it refers back to this."""
+        if self._queue_watch is None:
+            self._queue_watch = QueueWatch(self.consuming_link, self.come_back)
+        return self._queue_watch
 
     @property
     def broker_version(self) -> tuple[int, ...]:
@@ -244,6 +253,7 @@ class LoginLinks:
     async def close(self) -> None:
         """Close every link, also an unused one that has ended, whose socket may still be open. No other is opened."""
         self._is_closed = True
+        self._queue_watch = None
         links = [*self.all, *([] if self._unused is None or self._unused in self.all else [self._unused])]
         self._links, self._unused = {_PUBLISH: [], _CONSUME: []}, None
         await asyncio.gather(*(link.close() for link in links))

@@ -37,7 +37,11 @@ class OperationDeadline:
         if waits_for is not self._seen or (operation and not is_draining and self._must_wait(operation)):
             self._seen, self._since = waits_for, now
             return None
-        timeout = session.settings.upstream.operation_timeout
+        upstream = session.settings.upstream
+        timeout = upstream.operation_timeout
+        if isinstance(operation, ops.Subscribe | ops.PreparePublisher):
+            # RabbitMQ 4.3 does not answer for a queue whose node is away before the node is back.
+            timeout = max(timeout, upstream.ride_through)
         if waits_for is None or now - self._since <= timeout:
             return None
         messages = f"{count} messages" if (count := len(session.confirms)) > 1 else "a message"
