@@ -32,6 +32,9 @@ from gateway.stomp.frame import Frame, ReceiptAndBody
 # Stands on a header block whose SEND was published as one of its kind.
 _CAME_ONCE: Final = object()
 
+# So many bytes of what is published again are encoded at once.
+_AT_ONCE: Final = 64 << 10
+
 _Made = TypeVar("_Made", bound=CachedPublish)
 
 
@@ -455,7 +458,7 @@ class Publisher:
     def restored(self, event: ops.PublisherPrepared) -> None:
         """There is a channel again: publish in the old order what is not confirmed. Nothing new comes before it.
 
-        It goes out a piece at a time, as a COMMIT does. Not again: what the broker returned to a client that wanted
+        Of much, all but the beginning goes out a piece at a time, as a COMMIT does. Not again: what the broker returned to a client that wanted
         that, and what belongs to a COMMIT that is answered with an ERROR.
 
         Raises:
@@ -465,6 +468,7 @@ class Publisher:
         takes_less = 0 < event.frame_max < (self._frame_max or event.frame_max + 1)
         self._channel, self._frame_max, self.has_confirms = event.channel, event.frame_max, event.confirms
         given_up: list[Commit] = []
+        encoded = 0
         for message in self.confirms.take_all():
             _, cached, size, commit, _, body, values = message
             if body is None or (commit is not None and commit.is_interrupted):
@@ -473,9 +477,13 @@ class Publisher:
                     given_up.append(commit)
                 continue
             publication = self._built(cached)
-            if takes_less:
-                publication.encode(b"", values)
-            self._unencoded.append((publication, body, values))
+            if encoded < _AT_ONCE:
+                self._output.append(publication.encode(body, values))
+                encoded += len(self._output[-1])
+            else:
+                if takes_less:
+                    publication.encode(b"", values)
+                self._unencoded.append((publication, body, values))
             self.confirms.add([message], size)
         if self._unencoded:
             self._context.holds.add(Hold.REPLAY)

@@ -156,7 +156,8 @@ class Playbook:
         for channel, found in amqp_frames(b"".join(self.session.take_publishes())):
             assert channel == self.publishing
             if isinstance(found, commands.Basic.Publish):
-                mandatory = "mandatory " if found.mandatory else ""
+                # What is sent to a queue that the session has declared is always mandatory.
+                mandatory = "mandatory " if found.mandatory and found.exchange else ""
                 words.append(f"{mandatory}{found.exchange or '-'} {found.routing_key} ")
             elif isinstance(found, body.ContentBody):
                 words[-1] += found.value.decode("utf-8", "backslashreplace")

@@ -149,6 +149,9 @@ class ModelBridge:
             if operation.delete_queue is not None:
                 self._broker.delete(operation.delete_queue)
             return ops.Unsubscribed()
+        if isinstance(operation, ops.FindQueues):
+            # It has one node.
+            return ops.QueuesFound(is_any_away=False)
         self._close_channels()
         return ops.UpstreamClosed()
 
@@ -156,6 +159,9 @@ class ModelBridge:
         subscribed = tuple(self._subscribe(request) for request in operation.subscriptions)
         if not operation.publishing:
             return ops.Recovered(subscribed)
+        replaced, self._publishing = self._publishing, None
+        if replaced is not None:
+            replaced.close()
         prepared = self._prepare_publisher(ops.PreparePublisher(confirms=True, queue=None))
         for queue in operation.queues:
             self._declare(queue)

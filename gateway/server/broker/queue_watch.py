@@ -22,6 +22,9 @@ from gateway.server.broker.redial import Backoff
 PROMPT: Final = 2.0
 """A broker answers for a queue that is there within so many seconds, or the queue counts as away."""
 
+# How long a question outlives those who have asked it, in seconds.
+_LINGERS: Final = 2.0
+
 # RabbitMQ 3.10 says this of a queue that is away, for users who may not declare it.
 _NODE_IS_AWAY: Final = "is down or inaccessible"
 
@@ -93,9 +96,14 @@ class QueueWatch:
             return await asyncio.shield(answer(question))
         finally:
             question.waiting -= 1
-            if not question.waiting:
-                question.settled.cancel()
-                self._forget(queue, question)
+            if not question.waiting and not question.settled.done():
+                # Whoever learns that a queue is away waits for it a moment later.
+                asyncio.get_running_loop().call_later(_LINGERS, self._end_if_alone, queue, question)
+
+    def _end_if_alone(self, queue: str, question: _Question) -> None:
+        if not question.waiting:
+            question.settled.cancel()
+            self._forget(queue, question)
 
     def _forget(self, queue: str, question: _Question) -> None:
         if self._questions.get(queue) is question:

@@ -39,7 +39,7 @@ class OperationDeadline:
             return None
         upstream = session.settings.upstream
         timeout = upstream.operation_timeout
-        if isinstance(operation, ops.Subscribe | ops.PreparePublisher):
+        if _concerns_lasting_queue(operation):
             # RabbitMQ 4.3 does not answer for a queue whose node is away before the node is back.
             timeout = max(timeout, upstream.ride_through)
         if waits_for is None or now - self._since <= timeout:
@@ -47,3 +47,10 @@ class OperationDeadline:
         messages = f"{count} messages" if (count := len(session.confirms)) > 1 else "a message"
         purpose = f"to confirm {messages}" if operation is None else operation.purpose
         return error_frames.operation_timeout(purpose, timeout)
+
+
+def _concerns_lasting_queue(operation: ops.Operation | None) -> bool:
+    """Whether the broker is asked for a queue that may be on another node, and stays when that goes."""
+    if isinstance(operation, ops.Subscribe):
+        return operation.queue is None or operation.queue.durable
+    return isinstance(operation, ops.PreparePublisher) and operation.queue is not None
