@@ -169,6 +169,8 @@ class GatewayCollector(Collector):
         yield gauge_family("messages_unacknowledged", text, (_HOST,), _by_host(snapshot.unacknowledged))
         text = "Subscriptions, by their ack header."
         yield gauge_family("subscriptions", text, (_HOST, "ack"), snapshot.subscriptions)
+        text = "Subscriptions that wait for their queue, because its node is away."
+        yield gauge_family("subscriptions_awaiting_queue", text, (_HOST,), _by_host(snapshot.awaiting))
         yield gauge_family("holds", "Sessions that are not read for a reason.", (_HOST, "reason"), snapshot.holds)
 
     def _links(self) -> Iterator[Metric]:

@@ -458,8 +458,8 @@ class Publisher:
     def restored(self, event: ops.PublisherPrepared) -> None:
         """There is a channel again: publish in the old order what is not confirmed. Nothing new comes before it.
 
-        Of much, all but the beginning goes out a piece at a time, as a COMMIT does. Not again: what the broker returned to a client that wanted
-        that, and what belongs to a COMMIT that is answered with an ERROR.
+        Of much, all but the beginning goes out a piece at a time, as a COMMIT does. Not again: what the broker returned
+        to a client that wanted that, and what belongs to a COMMIT that is answered with an ERROR.
 
         Raises:
             CodecError: a message is too large for AMQP frames of the broker that answers now.

@@ -92,17 +92,22 @@ class RideThrough:
 
     def queue_away(self, event: ops.QueueAway) -> None:
         """A subscription has lost its consumer, because its queue is away. The session waits for nothing."""
-        if self._context.subscriptions.is_current(event.subscription):
+        context = self._context
+        if context.subscriptions.is_current(event.subscription):
             event.subscription.lost()
             event.subscription.awaits_queue = True
             self._transactions.deliveries_lost()
+            if context.observer is not None:
+                context.observer.queue_away(event.subscription)
 
     def queue_back(self, event: ops.QueueBack) -> None:
         """Such a subscription has a consumer again."""
-        subscribed = event.subscribed
-        if self._context.subscriptions.is_current(subscribed.subscription):
-            subscribed.subscription.awaits_queue = False
-            self._context.subscriptions.add(subscribed.subscription, subscribed.queue_name)
+        context, subscription = self._context, event.subscription
+        if context.subscriptions.is_current(subscription):
+            subscription.awaits_queue = False
+            context.subscriptions.add(subscription, event.subscribed.queue_name)
+            if context.observer is not None:
+                context.observer.queue_back(subscription)
 
     def channel_lost(self, code: int, text: str, hold: Hold = Hold.LINK_LOST) -> None:
         """The broker closed the publishing channel, but not because of the client."""

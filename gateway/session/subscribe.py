@@ -284,6 +284,7 @@ class SubscribeHandler:
         if not context.subscriptions.is_current(subscription):
             return
         if context.observer is not None:
+            context.observer.queue_back(subscription)
             context.observer.unsubscribed(subscription, "cancelled")
         context.subscriptions.remove(subscription)
         identifier, destination = subscription.identifier, subscription.destination

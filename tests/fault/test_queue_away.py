@@ -55,7 +55,8 @@ async def durable_queue(node: PrivateNode) -> str:
 
 
 async def session_of(admin: AdminClient, client: StompClient) -> dict[str, Any]:
-    return await admin.json(f"/api/sessions/{client.connected['session']}")
+    found: dict[str, Any] = await admin.json(f"/api/sessions/{client.connected['session']}")
+    return found
 
 
 async def test_a_session_waits_for_a_queue_and_loses_nothing(nodes: list[PrivateNode], gateway: GatewayProcess) -> None:

@@ -149,11 +149,11 @@ class ModelBridge:
             if operation.delete_queue is not None:
                 self._broker.delete(operation.delete_queue)
             return ops.Unsubscribed()
-        if isinstance(operation, ops.FindQueues):
-            # It has one node.
-            return ops.QueuesFound(is_any_away=False)
-        self._close_channels()
-        return ops.UpstreamClosed()
+        # It has one node.
+        found = ops.QueuesFound(is_any_away=False) if isinstance(operation, ops.FindQueues) else None
+        if found is None:
+            self._close_channels()
+        return found or ops.UpstreamClosed()
 
     def _recover(self, operation: ops.Recover) -> ops.Recovered:
         subscribed = tuple(self._subscribe(request) for request in operation.subscriptions)
