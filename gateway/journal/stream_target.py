@@ -86,7 +86,7 @@ class StreamTarget:
         try:
             await channel.get_queue(self._broker.stream)
         except ChannelNotFoundEntity:
-            await channel.reopen()
+            channel = await connection.channel(on_return_raises=True)
             await channel.declare_queue(self._broker.stream, durable=True, arguments=self._arguments)
         return channel
 
