@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Final, Self
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
@@ -315,6 +315,14 @@ class BrokerUrl(TextValue):
 
     def __str__(self) -> str:
         return f"{self.scheme}://{_bracketed(self.host)}:{self.port}"
+
+    def with_login(self, login: str, passcode: str, virtual_host: str) -> str:
+        """The URL that an AMQP library takes. It holds the passcode, so it must never be logged.
+
+        Its path must not be normalized: `..` is the name of a virtual host like any other.
+        """
+        user, secret, path = (quote(text, safe="") for text in (login, passcode, virtual_host))
+        return f"{self.scheme}://{user}:{secret}@{_bracketed(self.host)}:{self.port}/{path}"
 
     @classmethod
     def read(cls, value: object) -> Self:

@@ -12,11 +12,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import quote
 
-from aiormq.abc import AbstractConnection
-from aiormq.connection import Connection
-from aiormq.exceptions import AMQPError
+from aio_pika import Connection
+from aio_pika.exceptions import CONNECTION_EXCEPTIONS
 from yarl import URL
 
 from gateway import __version__
@@ -46,8 +44,10 @@ class StreamBroker:
     tls: UpstreamTls = field(default_factory=UpstreamTls)
 
     @asynccontextmanager
-    async def connected(self, purpose: str) -> AsyncIterator[AbstractConnection]:
+    async def connected(self, purpose: str) -> AsyncIterator[Connection]:
         """A connection to the first node that answers; it is closed at the end of the block.
+
+        It is not one of the library's that reconnect: who uses it goes on from what is stored, after its own back-off.
 
         Raises:
             ShipError: no node answers, or it refuses.
@@ -56,30 +56,29 @@ class StreamBroker:
         for url in self.urls:
             try:
                 connection = await self._connect(url, purpose)
-            except (OSError, AMQPError, RuntimeError, StopAsyncIteration) as error:
+            except CONNECTION_EXCEPTIONS as error:
                 reasons.append(f"{url}: {reason_of(error)}")
                 continue
-            try:
+            async with connection:
                 yield connection
-            finally:
-                await connection.close()
             return
         raise ShipError("; ".join(reasons))
 
-    async def _connect(self, url: BrokerUrl, purpose: str) -> AbstractConnection:
-        context = broker_tls_context(self.tls) if url.tls else None
-        # It holds the passcode, so it never leaves this method.
-        address = URL.build(
-            scheme=url.scheme, user=quote(self.user.login, safe=""),
-            password=quote(self.user.passcode.get_secret_value(), safe=""), host=url.host, port=url.port,
-            path="/" + quote(self.virtual_host, safe=""), encoded=True,
-        )  # fmt: skip
+    async def _connect(self, url: BrokerUrl, purpose: str) -> Connection:
+        address = url.with_login(self.user.login, self.user.passcode.get_secret_value(), self.virtual_host)
         name = f"stomp-gateway {purpose} {self.stream}"
-        properties = {"product": "stomp-gateway", "version": __version__, "connection_name": name}
-        connection = Connection(address, context=context, client_properties={**properties})
-        async with asyncio.timeout(_CONNECT_WITHIN):
-            await connection.connect()
-            await connection.ready()
+        connection = Connection(
+            URL(address, encoded=True),
+            ssl_context=broker_tls_context(self.tls) if url.tls else None,
+            client_properties={"product": "stomp-gateway", "version": __version__, "connection_name": name},
+        )
+        try:
+            async with asyncio.timeout(_CONNECT_WITHIN):
+                await connection.connect()
+        except BaseException:
+            # The garbage collector would do so, in any thread.
+            await connection.close()
+            raise
         return connection
 
 

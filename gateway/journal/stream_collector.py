@@ -24,9 +24,9 @@ from typing import Any, Final
 
 import msgspec
 import structlog
-from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
-from aiormq.exceptions import AMQPError
-from pamqp.commands import Basic
+from aio_pika import Message
+from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
+from aio_pika.exceptions import CONNECTION_EXCEPTIONS
 
 from gateway.config.ship_settings import LARGEST_STREAM_SEGMENT
 from gateway.journal.segments import SegmentName
@@ -109,7 +109,7 @@ class StreamCollector:
             before = self.done.segments
             try:
                 await self._collect(follow=follow)
-            except (ShipError, OSError, AMQPError, RuntimeError) as error:
+            except (ShipError, *CONNECTION_EXCEPTIONS) as error:
                 if not follow:
                     raise error if isinstance(error, ShipError) else ShipError(reason_of(error)) from error
                 log.error("journal cannot be collected", reason=reason_of(error))
@@ -143,11 +143,11 @@ class StreamCollector:
         """The offset of a mark that is published now."""
         mark = secrets.token_hex(8)
         async with asyncio.timeout(_ANSWER_WITHIN), _consuming(connection, self.broker.stream, "next") as messages:
-            channel = await connection.channel(publisher_confirms=True)
-            properties = Basic.Properties(message_type=MARK_TYPE, message_id=mark)
-            await channel.basic_publish(b"", routing_key=self.broker.stream, properties=properties, mandatory=True)
+            channel = await connection.channel(on_return_raises=True)
+            marking = Message(b"", type=MARK_TYPE, message_id=mark)
+            await channel.default_exchange.publish(marking, self.broker.stream, mandatory=True)
             async for message in messages:
-                if message.header.properties.message_id == mark:
+                if message.message_id == mark:
                     return _offset(message)
         raise ShipError("the stream gives no messages")
 
@@ -160,17 +160,14 @@ class StreamCollector:
         reading.known_until = -1 if note is None else note.last
         async with _consuming(connection, self.broker.stream, start) as messages:
             async for message in messages:
-                offset, properties = _offset(message), message.header.properties
-                identity = properties.message_id or ""
+                offset, identity = _offset(message), message.message_id or ""
                 if note is not None and offset == note.last and identity != note.last_id:
                     return False
-                await reading.take(offset, properties, message.body)
+                await reading.take(offset, message)
                 is_end = end is not None and offset >= end
                 if is_end or time.monotonic() - noted_at > _NOTE_EVERY:
                     noted_at = time.monotonic()
-                    next_note = _Note(
-                        self.broker.stream, reading.first_needed(offset), offset, properties.message_id or ""
-                    )
+                    next_note = _Note(self.broker.stream, reading.first_needed(offset), offset, identity)
                     await asyncio.to_thread(self.store.set_note, msgspec.json.encode(next_note))
                 if is_end:
                     return True
@@ -192,11 +189,11 @@ class _Reading:
         """The offset from which a later reader must read on, once this one has read ``last``."""
         return min((publication.first for publication in self._open.values()), default=last)
 
-    async def take(self, offset: int, properties: Basic.Properties, body: bytes) -> None:
+    async def take(self, offset: int, message: AbstractIncomingMessage) -> None:
         """Take the next message of the stream."""
-        if properties.message_type == MARK_TYPE:
+        if message.type == MARK_TYPE:
             return
-        part = _part(properties)
+        part = _part(message)
         if part is None:
             self._refuse("this message is no segment", offset)
             return
@@ -217,7 +214,7 @@ class _Reading:
                 self._refuse("a part of this segment is missing", offset, part.name)
             return
         with publication.file.open("ab") as file:
-            file.write(body)
+            file.write(message.body)
         publication.parts, publication.at = publication.parts + 1, at
         if publication.parts == part.parts:
             await self._complete(offset, part, publication)
@@ -254,12 +251,12 @@ class _Reading:
         log.error("message of the stream refused", reason=reason, offset=offset, segment=name)
 
 
-def _part(properties: Basic.Properties) -> _Part | None:
+def _part(message: AbstractIncomingMessage) -> _Part | None:
     """The headers of a part of a segment; None if they are anything else."""
-    if properties.message_type != SEGMENT_TYPE:
+    if message.type != SEGMENT_TYPE:
         return None
     try:
-        part = msgspec.convert(properties.headers, _Part)
+        part = msgspec.convert(message.headers, _Part)
     except msgspec.ValidationError:
         return None
     named = _NAME.fullmatch(part.name)
@@ -280,31 +277,30 @@ def _unpacked(packed: bytes, part: _Part) -> bytes | None:
     return data if len(data) == part.bytes and hashlib.sha256(data).hexdigest() == part.sha256 else None
 
 
-def _offset(message: DeliveredMessage) -> int:
-    headers: dict[str, Any] = dict(message.header.properties.headers or {})
+def _offset(message: AbstractIncomingMessage) -> int:
+    headers: dict[str, Any] = message.headers
     return int(headers["x-stream-offset"])
 
 
 @asynccontextmanager
 async def _consuming(
     connection: AbstractConnection, stream: str, start: str | int
-) -> AsyncIterator[AsyncIterator[DeliveredMessage]]:
-    """The messages of a stream from an offset on, one after the other; each is acknowledged when the next is wanted."""
-    queue: asyncio.Queue[DeliveredMessage | None] = asyncio.Queue()
-    channel = await connection.channel()
-    channel.closing.add_done_callback(lambda _: queue.put_nowait(None))
-    await channel.basic_qos(prefetch_count=_PREFETCH)
-    await channel.basic_consume(stream, queue.put, arguments={"x-stream-offset": start})
-    try:
-        yield _each(channel, queue)
-    finally:
-        await channel.close()
+) -> AsyncIterator[AsyncIterator[AbstractIncomingMessage]]:
+    """The messages of a stream from an offset on, one after the other; each is acknowledged when the next is wanted.
+
+    They end if the broker closes the channel, or cancels the consumer: the stream is deleted, or its node is gone.
+    """
+    queue: asyncio.Queue[AbstractIncomingMessage | None] = asyncio.Queue()
+    async with connection.channel() as channel:
+        channel.close_callbacks.add(lambda *_: queue.put_nowait(None))
+        under = await channel.get_underlay_channel()
+        under.on_consumer_cancel_callbacks.add(lambda _: queue.put_nowait(None))
+        await channel.set_qos(prefetch_count=_PREFETCH)
+        await (await channel.get_queue(stream, ensure=False)).consume(queue.put, arguments={"x-stream-offset": start})
+        yield _each(queue)
 
 
-async def _each(
-    channel: AbstractChannel, queue: asyncio.Queue[DeliveredMessage | None]
-) -> AsyncIterator[DeliveredMessage]:
+async def _each(queue: asyncio.Queue[AbstractIncomingMessage | None]) -> AsyncIterator[AbstractIncomingMessage]:
     while (message := await queue.get()) is not None:
         yield message
-        if message.delivery_tag is not None:
-            await channel.basic_ack(message.delivery_tag)
+        await message.ack()

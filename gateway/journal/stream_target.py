@@ -11,10 +11,9 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Final
 
-from aiormq.abc import AbstractChannel, AbstractConnection
-from aiormq.exceptions import AMQPError, ChannelNotFoundEntity
-from pamqp.commands import Basic
-from pamqp.common import FieldTable
+from aio_pika import Connection, DeliveryMode, Message
+from aio_pika.abc import AbstractChannel, HeadersType
+from aio_pika.exceptions import CONNECTION_EXCEPTIONS, ChannelNotFoundEntity
 
 from gateway.journal.shipper import ShipError
 from gateway.journal.stream_broker import PART_BYTES, SEGMENT_TYPE, StreamBroker, reason_of
@@ -34,7 +33,7 @@ class StreamTarget:
 
     def __init__(self, broker: StreamBroker, max_bytes: int, max_age: float) -> None:
         self._broker = broker
-        self._arguments: FieldTable = {
+        self._arguments: HeadersType = {
             "x-queue-type": "stream",
             "x-max-length-bytes": max_bytes,
             "x-max-age": f"{int(max_age)}s",
@@ -50,7 +49,7 @@ class StreamTarget:
             self._runner = asyncio.Runner()
         try:
             self._runner.run(self._put(name, data))
-        except (OSError, AMQPError, RuntimeError) as error:
+        except CONNECTION_EXCEPTIONS as error:
             self.close()
             raise ShipError(f"stream {self._broker.stream}: {reason_of(error)}") from error
         except ShipError:
@@ -64,7 +63,7 @@ class StreamTarget:
         if runner is not None:
             try:
                 runner.run(self._open.aclose())
-            except (OSError, AMQPError, RuntimeError):
+            except CONNECTION_EXCEPTIONS:
                 pass  # the connection is gone already
             finally:
                 self._open = AsyncExitStack()
@@ -73,37 +72,37 @@ class StreamTarget:
     async def _put(self, name: str, data: bytes) -> None:
         if self._channel is None:
             connection = await self._open.enter_async_context(self._broker.connected("ship"))
-            await self._declare(connection)
-            self._channel = await connection.channel(publisher_confirms=True)
-        for properties, body in parts_of(name, data):
             async with asyncio.timeout(_ANSWER_WITHIN):
-                # Mandatory, because a stream that is not there any more would take it without a word.
-                await self._channel.basic_publish(
-                    body, routing_key=self._broker.stream, properties=properties, mandatory=True
-                )
+                self._channel = await self._declared(connection)
+        for message in parts_of(name, data):
+            # Mandatory, because a stream that is not there any more would take it without a word.
+            await self._channel.default_exchange.publish(
+                message, self._broker.stream, mandatory=True, timeout=_ANSWER_WITHIN
+            )
 
-    async def _declare(self, connection: AbstractConnection) -> None:
-        """Declare the stream, unless there is one, which then is as its owner wants it."""
-        async with asyncio.timeout(_ANSWER_WITHIN):
-            try:
-                await (await connection.channel()).queue_declare(self._broker.stream, passive=True)
-            except ChannelNotFoundEntity:
-                channel = await connection.channel()
-                await channel.queue_declare(self._broker.stream, durable=True, arguments=self._arguments)
+    async def _declared(self, connection: Connection) -> AbstractChannel:
+        """A channel to publish on. The stream is declared, unless there is one, which then is as its owner wants it."""
+        channel = await connection.channel(on_return_raises=True)
+        try:
+            await channel.get_queue(self._broker.stream)
+        except ChannelNotFoundEntity:
+            channel = await connection.channel(on_return_raises=True)
+            await channel.declare_queue(self._broker.stream, durable=True, arguments=self._arguments)
+        return channel
 
 
-def parts_of(name: str, data: bytes) -> Iterator[tuple[Basic.Properties, bytes]]:
+def parts_of(name: str, data: bytes) -> Iterator[Message]:
     """The messages of a segment."""
     packed = memoryview(gzip.compress(data, compresslevel=6, mtime=0))
     publication, number = secrets.token_hex(8), -(-len(packed) // PART_BYTES)
     digest = hashlib.sha256(data).hexdigest()
     for part in range(number):
-        headers: FieldTable = {
+        headers: HeadersType = {
             "name": name, "publication": publication, "part": part, "parts": number, "bytes": len(data),
             "sha256": digest,
         }  # fmt: skip
-        properties = Basic.Properties(
-            message_type=SEGMENT_TYPE, message_id=f"{publication}-{part}", headers=headers, content_encoding="gzip",
-            delivery_mode=2, timestamp=datetime.now(UTC),
+        yield Message(
+            bytes(packed[part * PART_BYTES : (part + 1) * PART_BYTES]),
+            type=SEGMENT_TYPE, message_id=f"{publication}-{part}", headers=headers, content_encoding="gzip",
+            delivery_mode=DeliveryMode.PERSISTENT, timestamp=datetime.now(UTC),
         )  # fmt: skip
-        yield properties, bytes(packed[part * PART_BYTES : (part + 1) * PART_BYTES])

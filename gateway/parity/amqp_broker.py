@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from hashlib import md5
 from typing import Any, Protocol, Self, TypeVar
 
-import aiormq
-from aiormq.abc import AbstractChannel, AbstractConnection, ChannelFrame
-from aiormq.exceptions import AMQPError, ChannelClosed
+import aio_pika
+from aio_pika.abc import AbstractChannel, AbstractConnection
+from aio_pika.exceptions import AMQPError, ChannelClosed
+from aiormq.abc import ChannelFrame, DeliveredMessage
 from pamqp.body import ContentBody
 from pamqp.commands import Basic
 from pamqp.header import ContentHeader
@@ -107,7 +108,7 @@ class AmqpBroker:
     @asynccontextmanager
     async def connected(cls, url: str) -> AsyncIterator[Self]:
         """Connect to the broker at an `amqp://` URL, and disconnect at the end."""
-        broker = cls(url, await aiormq.connect(url))
+        broker = cls(url, await aio_pika.connect(url))
         try:
             yield broker
         finally:
@@ -116,14 +117,15 @@ class AmqpBroker:
     @property
     def release(self) -> Release | None:
         """The release of RabbitMQ in the broker's server properties; None if they have none."""
-        properties = getattr(self._connection, "server_properties", {})
+        transport = self._connection.transport
+        properties = transport.connection.server_properties if transport else {}
         product, version = (_text(properties.get(name)) for name in ("product", "version"))
         return Release.from_server_header(f"{product}/{version}")
 
     async def declare_queue(self, name: str, *, durable: bool, auto_delete: bool, arguments: dict[str, Any]) -> None:
         """See Broker."""
         await self._call(
-            lambda channel: channel.queue_declare(name, durable=durable, auto_delete=auto_delete, arguments=arguments)
+            lambda channel: channel.declare_queue(name, durable=durable, auto_delete=auto_delete, arguments=arguments)
         )
 
     async def delete_queue(self, name: str) -> None:
@@ -132,7 +134,7 @@ class AmqpBroker:
 
     async def declare_exchange(self, name: str, kind: str, *, internal: bool) -> None:
         """See Broker."""
-        await self._call(lambda channel: channel.exchange_declare(name, exchange_type=kind, internal=internal))
+        await self._call(lambda channel: channel.declare_exchange(name, kind, internal=internal))
 
     async def delete_exchange(self, name: str) -> None:
         """See Broker."""
@@ -140,7 +142,11 @@ class AmqpBroker:
 
     async def bind_queue(self, queue: str, exchange: str, routing_key: str) -> None:
         """See Broker."""
-        await self._call(lambda channel: channel.queue_bind(queue, exchange, routing_key=routing_key))
+
+        async def bind(channel: AbstractChannel) -> None:
+            await (await channel.get_queue(queue, ensure=False)).bind(exchange, routing_key)
+
+        await self._call(bind)
 
     async def publish(self, exchange: str, routing_key: str, message: BrokerMessage) -> None:
         """See Broker."""
@@ -154,15 +160,21 @@ class AmqpBroker:
         body = [ContentBody(message.body)] if message.body else []
 
         async def write(channel: AbstractChannel) -> None:
-            # Not basic_publish: it adds a message id, and a transcript lists all properties.
+            # The library's own way adds a message id and other properties, and a transcript lists all of them.
+            under = await channel.get_underlay_channel()
             method = Basic.Publish(exchange=exchange, routing_key=routing_key)
-            await channel.connection.write_queue.put(ChannelFrame.marshall(channel.number, (method, header, *body)))
+            await under.connection.write_queue.put(ChannelFrame.marshall(under.number, (method, header, *body)))
 
         await self._call(write)
 
     async def take(self, queue: str) -> BrokerMessage | None:
         """See Broker."""
-        found = await self._call_if_exists(lambda channel: channel.basic_get(queue, no_ack=True))
+
+        async def get(channel: AbstractChannel) -> DeliveredMessage:
+            # The library's own message does not tell a property that is absent from its default.
+            return await (await channel.get_underlay_channel()).basic_get(queue, no_ack=True)
+
+        found = await self._call_if_exists(get)
         if found is None or not isinstance(found.delivery, Basic.GetOk):
             return None
         properties: dict[str, Any] = {
@@ -175,8 +187,8 @@ class AmqpBroker:
 
     async def count(self, queue: str) -> int | None:
         """See Broker."""
-        declared = await self._call_if_exists(lambda channel: channel.queue_declare(queue, passive=True))
-        return declared.message_count if declared else None
+        declared = await self._call_if_exists(lambda channel: channel.get_queue(queue))
+        return declared.declaration_result.message_count if declared else None
 
     async def _call_if_exists(self, operation: Callable[[AbstractChannel], Awaitable[_ResultT]]) -> _ResultT | None:
         try:
@@ -193,8 +205,8 @@ class AmqpBroker:
     async def _call_on_new_channel(self, operation: Callable[[AbstractChannel], Awaitable[_ResultT]]) -> _ResultT:
         try:
             async with self._reconnecting:
-                if self._connection.is_closed:
-                    self._connection = await aiormq.connect(self._url)
+                if not self._connection.connected.is_set():
+                    self._connection = await aio_pika.connect(self._url)
             channel = await self._connection.channel(publisher_confirms=False)
             try:
                 return await operation(channel)

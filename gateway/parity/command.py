@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from aiormq.exceptions import AMQPError
+from aio_pika.exceptions import AMQPError
 
 from gateway.errors import UsageError
 from gateway.parity.amqp_broker import AmqpBroker
@@ -57,8 +57,9 @@ async def compare(options: Namespace) -> bool:
     """
     checked = _checked(options)
     transcripts = _selected(options.only)
-    # The report says when the broker closes a connection. aiormq's own log would interrupt it.
-    logging.getLogger("aiormq").setLevel(logging.CRITICAL)
+    # The report says when the broker closes a connection. The libraries' own logs would interrupt it.
+    for library in ("aio_pika", "aiormq"):
+        logging.getLogger(library).setLevel(logging.CRITICAL)
     cleanup_log = CleanupLog()
     try:
         return await until_terminated(_compare(checked, transcripts, cleanup_log, options))
@@ -192,7 +193,7 @@ def _amqp_url(options: Namespace, plugin: Address, passcode: str) -> str:
     except ValueError:
         raise UsageError(_WRONG_URL) from None
     user = f"{quote(options.login, safe='')}:{quote(passcode, safe='')}"
-    # aiormq reads the path `/` as the virtual host `/`, and removes the first slash of any other path.
+    # aio-pika reads the path `/` as the virtual host `/`, and removes the first slash of any other path.
     path = "/" if options.host == "/" else f"/{quote(options.host, safe='')}"
     netloc = parts.netloc if "@" in parts.netloc else f"{user}@{parts.netloc}"
     return urlunsplit(parts._replace(netloc=netloc, path=parts.path or path))

@@ -125,7 +125,7 @@ class ScriptedBroker:
             link.batch_done()
 
     @staticmethod
-    async def _close(link: Link, _: object) -> None:
+    async def _close(link: Link) -> None:
         link.connection_lost(None, by_broker=False)
 
     def lose(self, *links: Link) -> None:

@@ -5,6 +5,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from deploy.local.broker import Broker
 from gateway.amqp.splitter import Sink
 from gateway.config.model import Logging
 from gateway.config.virtual_host import VirtualHost
@@ -19,6 +20,8 @@ from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
 from gateway.server.tls_contexts import TlsContexts
 from gateway.session.queues import QueueSpec
+from tests.support.chaos import Direction, chaos
+from tests.support.deadline import PATIENCE
 from tests.support.gateway import parsed
 
 pytestmark = pytest.mark.system
@@ -86,3 +89,16 @@ async def test_a_session_whose_channel_the_broker_closed_does_not_discard_delive
         await second.close()
     finally:
         await link.close()
+
+
+async def test_a_link_to_a_broker_that_reads_nothing_closes(broker: Broker) -> None:
+    async with chaos((broker.host, broker.amqp_port)) as proxy:
+        host, port = proxy.address
+        link = await _open(f"amqp://{host}:{port}")
+        proxy.stall(Direction.UP)
+        link.write(bytes(32 << 20))
+        closing = asyncio.ensure_future(link.close())
+        done, _ = await asyncio.wait({closing}, timeout=PATIENCE)
+        proxy.reset()
+        await closing
+    assert done

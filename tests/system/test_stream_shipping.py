@@ -10,13 +10,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Timer
 from urllib.parse import unquote, urlsplit
 
-import aiormq
+import aio_pika
 import pytest
-from pamqp.commands import Basic
+from aio_pika import Message
+from aio_pika.abc import AbstractChannel
 from pydantic import SecretStr
 
 from gateway import cli
@@ -29,19 +32,17 @@ from gateway.journal.ship_targets import NOTE_NAME
 from gateway.journal.shipper import ShipError, Shipper
 from gateway.journal.stream_broker import StreamBroker
 from gateway.journal.stream_target import StreamTarget, parts_of
+from tests.support.deadline import PATIENCE
 from tests.support.gateway import ROOT
 from tests.unit.journal.test_shipper import contents, finished
 
 pytestmark = pytest.mark.system
 
-Channel = aiormq.abc.AbstractChannel
 
-
-def on_channel(url: str, work: Callable[[Channel], Awaitable[object]]) -> None:
+def on_channel(url: str, work: Callable[[AbstractChannel], Awaitable[object]]) -> None:
     async def run() -> None:
-        connection = await aiormq.connect(url)
-        await work(await connection.channel(publisher_confirms=True))
-        await connection.close()
+        async with await aio_pika.connect(url) as connection:
+            await work(await connection.channel())
 
     asyncio.run(run())
 
@@ -64,10 +65,10 @@ def ship(url: str, stream: str, journal: Path) -> None:
     Shipper(journal, StreamTarget(broker(url, stream), 1 << 30, 86_400)).ship_now()
 
 
-def publish(url: str, stream: str, messages: Iterable[tuple[Basic.Properties, bytes]]) -> None:
-    async def run(channel: Channel) -> None:
-        for properties, body in messages:
-            await channel.basic_publish(body, routing_key=stream, properties=properties)
+def publish(url: str, stream: str, messages: Iterable[Message]) -> None:
+    async def run(channel: AbstractChannel) -> None:
+        for message in messages:
+            await channel.default_exchange.publish(message, stream)
 
     on_channel(url, run)
 
@@ -141,7 +142,7 @@ def test_publications_may_be_mixed_and_broken_off(
         for number, part in enumerate(parts_of(names[segment], data[segment]))
     }
     for number in range(3):
-        parts[f"b{number}"][0].timestamp = datetime.now(UTC) + timedelta(hours=2)  # its clock is wrong
+        parts[f"b{number}"].timestamp = datetime.now(UTC) + timedelta(hours=2)  # its clock is wrong
     there = tmp_path / "there"
     finished(tmp_path / "journal", 1)
     ship(broker_url, stream, tmp_path / "journal")
@@ -161,10 +162,12 @@ def test_what_is_no_segment_is_refused_and_stops_nothing(
 
     outside = ("../../outside", "d=2026-11-21/../gateway-a-0123456789abcdef-1-000001.v1.jsonl", "d=2026-11-21/x")
     evil = [part for name in outside for part in parts_of(name, b"evil\n")]
-    ((properties, body),) = parts_of(good, b"short\n")
+    (whole,) = parts_of(good, b"short\n")
     bomb = gzip.compress(b"x" * 1_000_000)
-    damaged = [(properties, each) for each in (body[:-12], b"", bomb, gzip.compress(b"other\n"))]
-    publish(broker_url, stream, [*evil, *damaged, (Basic.Properties(), b"hello")])
+    damaged = [copy(whole) for _ in range(4)]
+    for message, body in zip(damaged, (whole.body[:-12], b"", bomb, gzip.compress(b"other\n")), strict=True):
+        message.body = body
+    publish(broker_url, stream, [*evil, *damaged, Message(b"hello")])
     finished(journal, 2)
     ship(broker_url, stream, journal)
     assert cli.main(collect_command(broker_url, stream, there)) == ExitCode.FAILURE
@@ -214,7 +217,7 @@ def test_following_ends_with_sigterm(broker_url: str, stream: str, tmp_path: Pat
     journal, there = tmp_path / "journal", tmp_path / "there"
     finished(journal, 1)
     ship(broker_url, stream, journal)
-    publish(broker_url, stream, [(Basic.Properties(), b"no segment")])
+    publish(broker_url, stream, [Message(b"no segment")])
     command = [sys.executable, "-m", "gateway", *collect_command(broker_url, stream, there, "--follow")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         while not contents(there):
@@ -231,6 +234,33 @@ def test_following_ends_with_sigterm(broker_url: str, stream: str, tmp_path: Pat
     assert process.returncode == ExitCode.OK
     assert out.startswith("2 segments collected")
     assert out.endswith("1 messages refused\n")
+
+
+def test_a_stream_that_is_deleted_while_it_is_followed_is_waited_for(
+    broker_url: str, stream: str, tmp_path: Path
+) -> None:
+    """The broker only says that it gives no more messages: it leaves the channel open."""
+    there = tmp_path / "there"
+    for number in range(2):
+        finished(tmp_path / f"journal{number}", number)
+    ship(broker_url, stream, tmp_path / "journal0")
+    command = [sys.executable, "-m", "gateway", *collect_command(broker_url, stream, there, "--follow")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        too_late = Timer(PATIENCE, process.kill)
+        too_late.start()
+        try:
+            while not contents(there):
+                assert process.poll() is None
+            on_channel(broker_url, lambda channel: channel.queue_delete(stream))
+            assert "the broker stopped giving messages" in process.stderr.readline()
+            ship(broker_url, stream, tmp_path / "journal1")
+            while len(contents(there)) < 2:
+                assert process.poll() is None
+        finally:
+            too_late.cancel()
+            process.kill()
+    assert contents(there) == contents(tmp_path / "journal0") | contents(tmp_path / "journal1")
 
 
 def test_a_login_that_is_refused_is_an_error_without_the_passcode(

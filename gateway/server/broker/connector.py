@@ -9,11 +9,10 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote
 
-from aiormq.connection import Connection, TransportFactory
-from aiormq.exceptions import AMQPConnectionError, AMQPError
-from pamqp.common import FieldTable
+from aio_pika import Connection
+from aio_pika.exceptions import AMQPConnectionError, AMQPError
+from aiormq.connection import TransportFactory
 from yarl import URL
 
 from gateway.config.scalars import BrokerUrl
@@ -87,26 +86,27 @@ async def connect_link(
 
 async def _connect(link: Link, url: URL, context: ssl.SSLContext | None, resolver: HostResolver) -> None:
     factory = _TapFactory(link, resolver)
-    properties: FieldTable = {**link.client_properties.as_table()}
-    connection = Connection(url, context=context, client_properties=properties, transport_factory=factory)
+    connection = Connection(url, ssl_context=context, client_properties={**link.client_properties.as_table()})
+    connection.kwargs["transport_factory"] = factory  # for the library below, which its constructor does not pass on
     try:
         await connection.connect()
-        # The library's tasks have begun, so that it can be closed in order.
-        await connection.ready()
-    except StopAsyncIteration:
-        # The library's way to say that the broker ended the stream in the middle of the handshake.
-        raise LinkDownError(CONNECTION_FORCED, "the connection was closed during the login") from None
-    except BaseException:
+    except BaseException as error:
+        # The library would close it in a task, once it is garbage.
+        await connection.close()
         if factory.tap is not None:
             factory.tap.transport.abort()
+        if isinstance(error, StopAsyncIteration):
+            # Its way to say that the broker ended the stream in the middle of the handshake.
+            raise LinkDownError(CONNECTION_FORCED, "the connection was closed during the login") from None
         raise
-    if factory.tap is None:
+    if factory.tap is None or connection.transport is None:
         raise LinkDownError(CONNECTION_FORCED, "the connection was closed at once")
-    tune = connection.connection_tune
-    version = _version(connection.server_properties.get("version"))
-    wants_cancel_ok = connection.accept_consumer_cancel_ok
+    under = connection.transport.connection
+    tune = under.connection_tune
+    version = _version(under.server_properties.get("version"))
     channel_max = tune.channel_max or _NO_CHANNEL_LIMIT
-    link.opened(connection, factory.tap, Tuning(tune.frame_max, channel_max, version, wants_cancel_ok))
+    tuning = Tuning(tune.frame_max, channel_max, version, under.accept_consumer_cancel_ok)
+    link.opened(connection, factory.tap, tuning)
 
 
 class _TapFactory(TransportFactory):
@@ -155,13 +155,8 @@ def _plain_name(address: AddressInfo) -> tuple[str, int] | None:
 
 def _url(broker: BrokerUrl, credentials: Credentials, virtual_host: VirtualHost) -> URL:
     """The URL that the AMQP library wants. It holds the passcode, so it never leaves this module."""
-    parts = {
-        "user": quote(credentials.login, safe=""),
-        "password": quote(credentials.passcode, safe=""),
-        "path": "/" + quote(virtual_host.amqp_vhost, safe=""),
-        "query_string": f"heartbeat={int(virtual_host.upstream.heartbeat)}",
-    }
-    return URL.build(scheme=broker.scheme, host=broker.host, port=broker.port, encoded=True, **parts)
+    url = broker.with_login(credentials.login, credentials.passcode, virtual_host.amqp_vhost)
+    return URL(f"{url}?heartbeat={int(virtual_host.upstream.heartbeat)}", encoded=True)
 
 
 def _version(text: object) -> tuple[int, ...]:

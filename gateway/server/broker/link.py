@@ -1,6 +1,6 @@
 """A link: one AMQP connection, opened as a client and used by one session or by many.
 
-aiormq does what concerns the connection: login, heart-beats, the end. Channels are the gateway's own: ``Link.write``
+aio-pika does what concerns the connection: login, heart-beats, the end. Channels are the gateway's own: ``Link.write``
 puts frames on the wire, deliveries and confirms arrive at the sink of their channel, other methods at the channel.
 """
 
@@ -15,8 +15,8 @@ from itertools import chain
 from typing import Final, NamedTuple, Protocol
 
 import structlog
-from aiormq.abc import AbstractConnection
-from aiormq.exceptions import AMQPError, ConnectionClosed
+from aio_pika.abc import AbstractConnection
+from aio_pika.exceptions import AMQPError
 
 from gateway.amqp.codec import CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_UNBLOCKED, Piece
 from gateway.amqp.methods import Close, read_close, read_method
@@ -330,19 +330,20 @@ class Link:
     async def close(self) -> None:
         """Close the connection (connection.close), even if the broker does not answer."""
         connection, self._connection = self._connection, None
-        if connection is None:
+        if connection is None or self._tap is None:
             return
         self.is_closing = True
         self.resume_reading()
+        # Cancelling the library would not help: it first waits until the broker has read everything.
+        too_late = asyncio.get_running_loop().call_later(_CLOSE_TIMEOUT, self._tap.transport.abort)
         try:
-            await asyncio.wait_for(connection.close(ConnectionClosed(200, "closed")), _CLOSE_TIMEOUT)
-        except (TimeoutError, AMQPError, OSError, RuntimeError, asyncio.CancelledError):
-            # The broker does not read or answer.
+            await connection.close()
+        except (AMQPError, OSError, RuntimeError, asyncio.CancelledError):
             if is_cancelled():
                 raise
         finally:
-            if self._tap is not None:
-                self._tap.transport.abort()
+            too_late.cancel()
+            self._tap.transport.abort()
 
     # Called by the tap. Each session is called through the fault boundary, so that a fault in one ends that one only.
 

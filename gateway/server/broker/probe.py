@@ -1,8 +1,16 @@
 """Tests brokers for `stomp-gateway check`: which steps of a connection succeed, and why the next one fails.
 
-The handshake uses pamqp's frames on a plain stream. aio-pika reports one exception for all steps, cannot stop at the
-broker's greeting or after the login, and shows neither the greeting nor the text of a refusal. (AMQP 0-9-1, 2.2.4:
-protocol header, start, start-ok, tune, tune-ok, open, open-ok, close.)
+aio-pika connects in one call, which succeeds as a whole or raises one error. So a probe takes each step by hand, with
+pamqp's frames on a plain stream (AMQP 0-9-1, 2.2.4), where the library cannot answer it alone:
+
+* TCP, then TLS: each has a finding, and the library opens an encrypted socket in one step.
+* Protocol header and start: the greeting is a finding, and without a user the last one. The library forgets it if the
+  broker then refuses the login.
+* start-ok and tune: the login, and without a virtual host the last step. The library always opens a virtual host, and
+  its error does not say which of the two was refused.
+* tune-ok, open, open-ok and close: on this connection, since the broker has just let it in.
+
+A frame is read by hand, because it is bounded: where no AMQP is spoken, the library would wait for up to 4 GiB.
 """
 
 from __future__ import annotations

@@ -341,8 +341,9 @@ def test_numbers_have_units(shown: str, text: str) -> None:
     assert shown == text
 
 
-def test_other_commands_do_not_load_what_only_a_terminal_needs() -> None:
-    program = "import sys, gateway.cli; gateway.cli.main(['schema']); sys.exit('rich' in sys.modules)"
+@pytest.mark.parametrize("module", ["rich", "aio_pika"])
+def test_other_commands_do_not_load_what_only_a_terminal_or_a_broker_needs(module: str) -> None:
+    program = f"import sys, gateway.cli; gateway.cli.main(['schema']); sys.exit('{module}' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.DEVNULL, timeout=60, check=True)
 
 

@@ -5,11 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from aiormq.connection import Connection
 from pydantic import SecretStr, ValidationError
+from yarl import URL
 
 from gateway.cli.option_types import duration, size_or_null
 from gateway.config.loader import load, parse
 from gateway.config.model import GatewayConfig
+from gateway.config.scalars import BrokerUrl
 from gateway.errors import ConfigError
 from tests.support.addresses import tcp
 
@@ -255,3 +258,11 @@ def test_the_admin_listener_can_be_switched_off(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "admin:", "admin: {users: []}"])
 def test_the_admin_listener_is_on_unless_somebody_says_otherwise(text: str) -> None:
     assert str(parse(text).admin.address) == "127.0.0.1:15693"
+
+
+@pytest.mark.parametrize("name", ["/", "a/b", "..", "a/../b", "a b", "a@b:c", "?x#y", "100%", "+", "\N{PILE OF POO}"])
+@pytest.mark.parametrize("host", ["rabbit-a", "::1"])
+async def test_the_amqp_library_finds_user_and_virtual_host_in_a_url_as_they_are(name: str, host: str) -> None:
+    read = Connection(URL(BrokerUrl("amqps", host, 5671).with_login(name, name, name), encoded=True))
+    assert (read.url.scheme, read.url.host, read.url.port) == ("amqps", host, 5671)
+    assert (read.url.user, read.url.password, read.vhost) == (name, name, name)
