@@ -24,7 +24,7 @@ import structlog
 
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.journal.journal import Journal
-from gateway.server.broker.broker_errors import BROKER_FAULTS, LinkDownError
+from gateway.server.broker.broker_errors import BROKER_FAULTS, CONNECTION_FORCED, LinkDownError
 from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dial_slots import DialSlots
@@ -34,6 +34,7 @@ from gateway.server.broker.link_drain import LinkDrain
 from gateway.server.broker.login_links import LoginLinks
 from gateway.server.broker.operation_starts import OperationStarts
 from gateway.server.broker.queue_declare import QueueConflictLog
+from gateway.server.descriptors import Descriptors
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
 from gateway.server.stats import GatewayStats
@@ -80,6 +81,8 @@ class LinkPool:
         self.drain = LinkDrain(self.links, spawn)
         self.log_limits = log_limits
         self.dialer = Dialer(clock, contexts, log_limits, paced)
+        # What clients and links share.
+        self.descriptors = Descriptors(log_limits.of_process())
         self._slots = DialSlots()
         self.queue_conflicts = QueueConflictLog()
         self.starts = OperationStarts()
@@ -103,9 +106,15 @@ class LinkPool:
         patiently: bool,
     ) -> Link:
         client_properties = ClientProperties(purpose, virtual_host.name, credentials.login, self._node, client, session)
-        link = await self.dialer.open_link(
-            virtual_host, credentials, client_properties, self._journal.clock.tick, patiently=patiently
-        )
+        if not self.descriptors.link_begins():
+            raise LinkDownError(CONNECTION_FORCED, "no broker can be asked", "no file descriptor is left for a link")
+        try:
+            link = await self.dialer.open_link(
+                virtual_host, credentials, client_properties, self._journal.clock.tick, patiently=patiently
+            )
+        except BaseException:
+            self.descriptors.link_gone()
+            raise
         link.opened_at = self._journal.clock.time
         self._stats.host(self._stats.label(link.virtual_host)).links_opened += 1
         if link.closed is None:
@@ -117,6 +126,7 @@ class LinkPool:
 
     def _link_closed(self, link: Link) -> None:
         self.links.discard(link)
+        self.descriptors.link_gone()
         if not link.is_closing:
             self._stats.host(self._stats.label(link.virtual_host)).links_lost += 1
             if link.closed is not None and link.closed.code in BROKER_FAULTS:
