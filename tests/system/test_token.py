@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import secrets
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Iterator
@@ -65,6 +66,7 @@ class TokenIssuer:
             "client_id": user,
             "aud": [AUDIENCE],
             "exp": int(time.time() + seconds),
+            "jti": secrets.token_hex(8),
             "scope": [f"{AUDIENCE}.{scope}" for scope in scopes],
         }
         signed = f"{_segment({'alg': 'RS256', 'kid': 'issuer', 'typ': 'JWT'})}.{_segment(claims)}"
@@ -97,7 +99,10 @@ async def gateway(broker: Broker, tmp_path: Path) -> AsyncIterator[Gateway]:
     config = parsed(
         broker.amqp_url,
         {"journal": {"level": "message", "directory": str(tmp_path / "journal")}},
-        virtual_hosts={"/": {"token_renewal": True, "links": "dedicated"}, "old": {"amqp_vhost": "/"}},
+        virtual_hosts={
+            "/": {"token_renewal": True, "links": "dedicated"},
+            "old": {"amqp_vhost": "/", "token_renewal": False},
+        },
     )
     async with gateway_here(config) as gateway:
         yield gateway
@@ -270,3 +275,122 @@ async def test_a_token_for_a_link_that_is_paused(gateway: Gateway, issuer: Token
         assert sum(len(frame.body) for frame in frames) == size * count
         await slow.disconnect()
         await sender.disconnect()
+
+
+# Sessions that share links.
+
+
+@pytest_asyncio.fixture
+async def sharing(broker: Broker) -> AsyncIterator[Gateway]:
+    """A gateway whose sessions share links, and whose brokers are asked about each login."""
+    defaults = {"journal": {"level": "off"}, "token_renewal": True, "login_cache": 0}
+    async with gateway_here(parsed(broker.amqp_url, defaults)) as gateway:
+        yield gateway
+
+
+async def test_sessions_that_share_links_renew_their_tokens_and_end_with_their_own(
+    sharing: Gateway, issuer: TokenIssuer
+) -> None:
+    first, second, third = issuer.token(SOON + 3), issuer.token(), issuer.token(7200)
+    address = sharing.addresses[0]
+    async with (
+        StompClient.logged_in(address, login="app", passcode=first) as renewing,
+        StompClient.logged_in(address, login="app", passcode=first) as late,
+        StompClient.logged_in(address, login="app", passcode=first) as lazy,
+        within(),
+    ):
+        for number, client in enumerate((renewing, lazy)):
+            await client.ask("SUBSCRIBE", id="s", destination=f"/topic/shared-{number}")
+            await client.ask("SUBSCRIBE", id="mine", destination=f"/queue/mine-{number}", exclusive="true")
+            # Without a prefetch: a link of its own.
+            await client.ask("SUBSCRIBE", id="own", destination="/topic/own", ack="client")
+            await client.ask("SEND", destination="/topic/nobody")
+        shared = {link for link in sharing.pool.links if not link.client_properties.session}
+        assert len(shared) == 2
+        await renewing.ask("TOKEN", token=second)
+        # Later logins with the first token are asked about, and do not get links with the second.
+        async with StompClient.logged_in(address, login="app", passcode=first) as other:
+            await other.ask("SEND", destination="/topic/nobody")
+            others = {link for link in sharing.pool.links if not link.client_properties.session} - shared
+            assert len(others) == 1
+            frame = await lazy.expect("ERROR", message="Token expired")
+            assert frame.body.startswith(b"The token that you logged in with, or sent since, has expired")
+            await other.expect("ERROR", message="Token expired")
+        # It ended with the first one, too, though its links had the second.
+        await late.expect("ERROR", message="Token expired")
+        # Nobody else can come in with the first one.
+        async with StompClient.dialled(address) as gone:
+            gone.write("CONNECT", accept_version="1.2", login="app", passcode=first)
+            await gone.expect("ERROR", message="Bad CONNECT")
+        for name, destination in (("s", "/topic/shared-0"), ("mine", "/queue/mine-0"), ("own", "/topic/own")):
+            renewing.write("SEND", b"x", destination=destination)
+            await renewing.expect("MESSAGE", b"x", subscription=name)
+        assert shared <= sharing.pool.links
+        async with StompClient.logged_in(address, login="app", passcode=third) as newer:
+            await newer.ask("TOKEN", token=issuer.token(7200))
+            await newer.disconnect()
+        await renewing.disconnect()
+
+
+async def test_a_token_that_expires_earlier_does_not_shorten_the_sessions_of_others(
+    sharing: Gateway, issuer: TokenIssuer
+) -> None:
+    long, short = issuer.token(), issuer.token(SOON)
+    address = sharing.addresses[0]
+    async with (
+        StompClient.logged_in(address, login="app", passcode=long) as one,
+        StompClient.logged_in(address, login="app", passcode=long) as two,
+        within(),
+    ):
+        await two.ask("SUBSCRIBE", id="s", destination="/topic/a")
+        await two.ask("SEND", destination="/topic/nobody")
+        await one.ask("TOKEN", token=short)
+        await one.expect("ERROR", message="Token expired")
+        two.write("SEND", b"x", destination="/topic/a")
+        await two.expect("MESSAGE", b"x")
+        await two.disconnect()
+
+
+async def test_a_token_with_other_rights_is_only_for_a_session_that_shares_with_nobody(
+    sharing: Gateway, issuer: TokenIssuer
+) -> None:
+    """Otherwise it would decide what others may do."""
+    first, narrow = issuer.token(), issuer.token(scopes=("configure:*/*", "read:*/*/*"))
+    address = sharing.addresses[0]
+    async with StompClient.logged_in(address, login="app", passcode=first) as one, within():
+        async with StompClient.logged_in(address, login="app", passcode=first) as two:
+            one.write("TOKEN", token=narrow, receipt="t")
+            frame = await one.expect("ERROR", message="Token refused", receipt_id="t")
+            assert b"other sessions share its connections" in frame.body
+            for client in (one, two):
+                await client.ask("SEND", destination="/queue/token-4")
+            await two.disconnect()
+        while sharing.limits.sessions("/") > 1:  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.01)
+        await one.ask("TOKEN", token=narrow)
+        # An exchange that RabbitMQ has not checked for this channel yet.
+        one.write("SEND", destination="/topic/a", receipt="r")
+        await one.expect("ERROR", message="access_refused")
+
+
+async def test_without_a_login_the_default_user_is_named_and_the_token_counts(
+    broker: Broker, issuer: TokenIssuer
+) -> None:
+    """As with the plugin of 3.10.8, 4.0.5 and 4.3.6; without a default user all of them refuse."""
+    token = issuer.token()
+    async with gateway_here(parsed(broker.amqp_url, {"journal": {"level": "off"}})) as gateway, within():
+        # An empty login counts as one.
+        for headers in ({}, {"login": ""}):
+            async with StompClient.dialled(gateway.addresses[0]) as client:
+                client.write("CONNECT", accept_version="1.2", passcode=token, **headers)
+                await client.expect("CONNECTED")
+                # RabbitMQ takes the user from the token.
+                await client.ask("SEND", destination="/topic/nobody", user_id="app")
+                await client.disconnect()
+        async with StompClient.dialled(gateway.addresses[0]) as client:
+            client.write("CONNECT", accept_version="1.2", login="", passcode=issuer.token(-60))
+            await client.expect("ERROR", message="Bad CONNECT")
+    nobody = parsed(broker.amqp_url, {"journal": {"level": "off"}, "default_user": None})
+    async with gateway_here(nobody) as gateway, StompClient.dialled(gateway.addresses[0]) as client, within():
+        client.write("CONNECT", accept_version="1.2", passcode=token)
+        await client.expect("ERROR", b"Missing login or passcode header(s)", message="Bad CONNECT")

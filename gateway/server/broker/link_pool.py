@@ -39,11 +39,16 @@ from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
 from gateway.server.stats import GatewayStats
 from gateway.server.tls_contexts import TlsContexts
+from gateway.session.connect import expiry_of, grant_the_same, renews_tokens
 
 log = structlog.get_logger("gateway.broker")
 
 # An unused shared link is kept this long, in seconds: clients that connect, send and leave come back.
 _IDLE_TIMEOUT: Final = 60.0
+
+
+class SharedLinksError(Exception):
+    """A token cannot be used on links that other sessions use, too."""
 
 
 class _SharedLogin:
@@ -176,6 +181,47 @@ class LinkPool:
         shared.links.sessions += 1
         return shared.links
 
+    async def renew(self, links: LoginLinks, token: str) -> list[Link]:
+        """Let the broker decide on another token of a session; the open links that must have it from now on.
+
+        Sessions that share links share the token that expires last. Each still ends with its own.
+
+        Raises:
+            UpstreamError: the broker refuses it.
+            LinkDownError: no broker can be reached.
+            SharedLinksError: it grants something else than the one before, and other sessions use the links.
+        """
+        shared, passcode_hash = self._shared_by(links), self._hash(token)
+        if shared is None:
+            await links.check_passcode(token)
+            return links.use_passcode(token)
+        is_known = hmac.compare_digest(shared.passcode_hash, passcode_hash)
+        if is_known and self._is_cached(shared, links.virtual_host.login_cache):
+            return []
+        await links.check_passcode(token)
+        while shared.check is not None:
+            # Sessions log in with the token before, which is asked about until then.
+            await asyncio.wait([shared.check])
+        if links.sessions > 1 or shared.waiting:
+            before, after = links.passcode.encode(), token.encode()
+            # All of them must end with their own tokens.
+            if not (renews_tokens(links.virtual_host, links.broker_version) and grant_the_same(before, after)):
+                raise SharedLinksError
+            if not _expires_later(before, after):
+                return []
+        shared.passcode_hash = passcode_hash
+        shared.accepted_at = self._clock()
+        return links.use_passcode(token)
+
+    def _shared_by(self, links: LoginLinks) -> _SharedLogin | None:
+        if links.is_dedicated:
+            return None
+        logins = self._shared.get((links.virtual_host.name, links.login), [])
+        return next((login for login in logins if login.links is links), None)
+
+    def _hash(self, passcode: str) -> bytes:
+        return blake2b(passcode.encode(), key=self._key).digest()
+
     def release(self, links: LoginLinks) -> None:
         """A session no longer needs its links."""
         if links.is_dedicated:
@@ -185,11 +231,11 @@ class LinkPool:
             links.idle_since = self._clock()
 
     def _shared_login(self, virtual_host: VirtualHost, credentials: Credentials) -> _SharedLogin:
-        passcode_hash = blake2b(credentials.passcode.encode(), key=self._key).digest()
+        passcode_hash = self._hash(credentials.passcode)
         candidates = self._shared.setdefault((virtual_host.name, credentials.login), [])
         for candidate in candidates:
-            is_same_broker = _way_to_broker(candidate.links.virtual_host) == _way_to_broker(virtual_host)
-            if hmac.compare_digest(candidate.passcode_hash, passcode_hash) and is_same_broker:
+            is_same_way = _way_to_share(candidate.links.virtual_host) == _way_to_share(virtual_host)
+            if hmac.compare_digest(candidate.passcode_hash, passcode_hash) and is_same_way:
                 return candidate
         candidates.append(created := _SharedLogin(passcode_hash, self._links_of(virtual_host, credentials)))
         return created
@@ -309,6 +355,12 @@ class LinkPool:
         await asyncio.gather(*(login.links.close() for login in logins), self.dialer.close())
 
 
-def _way_to_broker(virtual_host: VirtualHost) -> tuple[object, ...]:
-    """What leads to one broker and virtual host; a reload of the configuration may change it."""
-    return virtual_host.amqp_vhost, virtual_host.upstream
+def _expires_later(token: bytes, another: bytes) -> bool:
+    """Whether another token is of more use: it expires later, or never."""
+    expiry, later = expiry_of(token), expiry_of(another)
+    return expiry is not None and (later is None or later > expiry)
+
+
+def _way_to_share(virtual_host: VirtualHost) -> tuple[object, ...]:
+    """What leads to one broker and virtual host, and whether tokens are renewed; a reload may change it."""
+    return virtual_host.amqp_vhost, virtual_host.upstream, virtual_host.token_renewal
