@@ -41,8 +41,8 @@ class Setup:
         self.asked_about: list[str] = []
         self.answering = asyncio.Event()
         self.answering.set()
-        # The answers to the next dials; then each succeeds.
-        self.answers: list[UpstreamError] = []
+        # The answers to the next dials, None for one that succeeds; then each succeeds.
+        self.answers: list[UpstreamError | None] = []
         self.on_dial: Callable[[], object] = lambda: None
         setup = self
 
@@ -59,8 +59,9 @@ class Setup:
             setup.asked_about.append(whose.passcode)
             await asyncio.sleep(0)
             await setup.answering.wait()
-            if setup.answers:
-                raise setup.answers.pop(0)
+            answer = setup.answers.pop(0) if setup.answers else None
+            if answer is not None:
+                raise answer
             setup.on_dial()
             return await setup.broker.open_link(virtual_host, whose, properties.purpose)
 
@@ -294,11 +295,12 @@ async def test_a_login_that_is_under_way_is_asked_about_with_its_own_token(setup
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     # The broker goes for a moment, and the login is asked about again.
-    setup.answers = [LinkDownError(320, "no broker answers")]
+    down = LinkDownError(320, "no broker answers")
+    setup.answers = [down, None, down]
     setup.answering.set()
     assert await coming is links
     assert len(await renewing) == 1
-    assert setup.asked_about == [token(expiry).passcode for expiry in (1000, 1000, 2000, 1000)]
+    assert setup.asked_about == [token(expiry).passcode for expiry in (1000, 1000, 2000, 1000, 1000)]
 
 
 async def test_a_link_that_opens_meanwhile_gets_the_new_token(setup: Setup) -> None:
