@@ -9,6 +9,7 @@ import secrets
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,11 +21,12 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from deploy.local.broker import Broker
+from gateway.parity import Release
 from gateway.server.broker.broker_errors import LinkDownError
 from gateway.server.process.gateway import Gateway
-from tests.support.brokers import private_broker
-from tests.support.deadline import PATIENCE, within
-from tests.support.gateway import gateway_here, parsed
+from tests.support.brokers import private_broker, release_of
+from tests.support.deadline import PATIENCE, until, within
+from tests.support.gateway import Address, gateway_here, parsed
 from tests.support.stomp_client import StompClient
 
 pytestmark = pytest.mark.system
@@ -89,7 +91,7 @@ def issuer(tmp_path_factory: pytest.TempPathFactory) -> TokenIssuer:
 @pytest.fixture(scope="module")
 def broker(issuer: TokenIssuer) -> Iterator[Broker]:
     """A node that accepts tokens as passcodes."""
-    with private_broker(["rabbitmq_auth_backend_oauth2"], issuer.broker_config) as broker:
+    with private_broker(["rabbitmq_auth_backend_oauth2", "rabbitmq_stomp"], issuer.broker_config) as broker:
         yield broker
 
 
@@ -373,24 +375,74 @@ async def test_a_token_with_other_rights_is_only_for_a_session_that_shares_with_
         await one.expect("ERROR", message="access_refused")
 
 
-async def test_without_a_login_the_default_user_is_named_and_the_token_counts(
-    broker: Broker, issuer: TokenIssuer
+# As the plugin does, which the same broker has.
+
+
+def plugin_of(broker: Broker) -> Address:
+    assert broker.stomp_port is not None
+    return broker.host, broker.stomp_port
+
+
+@pytest_asyncio.fixture
+async def unconfigured(broker: Broker) -> AsyncIterator[Gateway]:
+    """A gateway with the default of `token_renewal`; its virtual host `nobody` has no default user."""
+    hosts = {"/": {}, "nobody": {"amqp_vhost": "/", "default_user": None}}
+    async with gateway_here(parsed(broker.amqp_url, {"journal": {"level": "off"}}, virtual_hosts=hosts)) as gateway:
+        yield gateway
+
+
+@pytest.mark.parametrize("login", [None, "", "other", "guest"])
+@pytest.mark.parametrize("seconds", [3600, -60])
+async def test_a_token_needs_no_login(
+    broker: Broker, unconfigured: Gateway, issuer: TokenIssuer, login: str | None, seconds: float
 ) -> None:
-    """As with the plugin of 3.10.8, 4.0.5 and 4.3.6; without a default user all of them refuse."""
-    token = issuer.token()
-    async with gateway_here(parsed(broker.amqp_url, {"journal": {"level": "off"}})) as gateway, within():
-        # An empty login counts as one.
-        for headers in ({}, {"login": ""}):
-            async with StompClient.dialled(gateway.addresses[0]) as client:
-                client.write("CONNECT", accept_version="1.2", passcode=token, **headers)
-                await client.expect("CONNECTED")
-                # RabbitMQ takes the user from the token.
-                await client.ask("SEND", destination="/topic/nobody", user_id="app")
-                await client.disconnect()
-        async with StompClient.dialled(gateway.addresses[0]) as client:
-            client.write("CONNECT", accept_version="1.2", login="", passcode=issuer.token(-60))
-            await client.expect("ERROR", message="Bad CONNECT")
-    nobody = parsed(broker.amqp_url, {"journal": {"level": "off"}, "default_user": None})
-    async with gateway_here(nobody) as gateway, StompClient.dialled(gateway.addresses[0]) as client, within():
-        client.write("CONNECT", accept_version="1.2", passcode=token)
+    """RabbitMQ takes the user from the token. Plugin and gateway name the default user if nobody is named."""
+    headers = {"passcode": issuer.token(seconds), **({} if login is None else {"login": login})}
+    for address in (plugin_of(broker), unconfigured.addresses[0]):
+        async with StompClient.dialled(address) as client, within():
+            client.write("CONNECT", accept_version="1.2", **headers)
+            if seconds < 0:
+                frame = await client.expect("ERROR", message="Bad CONNECT")
+                named = "guest" if login is None else login
+                assert frame.body.decode().rstrip("\n") == f"Access refused for user '{named}'"
+                continue
+            await client.expect("CONNECTED")
+            await client.ask("SEND", destination="/topic/nobody", user_id="app")
+            await client.disconnect()
+
+
+async def test_a_token_without_a_login_needs_a_default_user(unconfigured: Gateway, issuer: TokenIssuer) -> None:
+    """So say the plugins of 3.10.8, 4.0.5 and 4.3.6, too; that of this broker has a default user."""
+    async with StompClient.dialled(unconfigured.addresses[0]) as client, within():
+        client.write("CONNECT", accept_version="1.2", host="nobody", passcode=issuer.token())
         await client.expect("ERROR", b"Missing login or passcode header(s)", message="Bad CONNECT")
+
+
+async def test_what_happens_when_a_token_expires_is_what_the_broker_does(
+    broker: Broker, unconfigured: Gateway, issuer: TokenIssuer
+) -> None:
+    ends, here = release_of(broker) >= Release(4, 3), unconfigured.addresses[0]
+    for address, text in {plugin_of(broker): "Credential expired", here: "Token expired"}.items():
+        token = issuer.token(SOON)
+        async with StompClient.logged_in(address, login="app", passcode=token) as client, within():
+            await client.ask("SUBSCRIBE", id="s", destination="/topic/expiring")
+            if ends:
+                await client.expect("ERROR", message=text)
+                await client.closed()
+                continue
+            async with StompClient.logged_in(address) as sender:
+                await until(partial(_is_refused, plugin_of(broker), token), bool)
+                sender.write("SEND", b"x", destination="/topic/expiring")
+                await client.expect("MESSAGE", b"x")
+                client.write("SEND", destination="/queue/token-5")
+                await client.expect("ERROR", message="access_refused")
+                await sender.disconnect()
+    async with StompClient.logged_in(here, login="app", passcode=issuer.token()) as client, within():
+        client.write("TOKEN", token=issuer.token(), receipt="t")
+        await client.expect("RECEIPT" if ends else "ERROR", receipt_id="t")
+
+
+async def _is_refused(address: Address, token: str) -> bool:
+    async with StompClient.dialled(address) as client:
+        client.write("CONNECT", accept_version="1.2", login="app", passcode=token)
+        return (await client.receive()).command == "ERROR"
