@@ -209,9 +209,9 @@ class VirtualHostSettings(MergeableModel):
     """Who may send to and subscribe to what, and what other destination is meant by one."""
     limits: Limits = Field(default_factory=Limits)
     """Sessions and rates, by user and by address."""
-    token_renewal: Annotated[bool, Switch()] = False
-    """Passcodes are OAuth 2 tokens, and a client may renew its own with the extension frame TOKEN. Needs links:
-    dedicated."""
+    token_renewal: Annotated[bool, Switch()] | None = None
+    """Passcodes are OAuth 2 tokens: a client may renew its own with the extension frame TOKEN, and its session ends
+    with it. null: where the broker ends connections whose token has expired, as RabbitMQ does from 4.3 on."""
     journal: JournalSettings = Field(default_factory=JournalSettings)
     """The traffic journal: what happened, for people and for the pipeline."""
 

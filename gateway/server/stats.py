@@ -25,7 +25,7 @@ from gateway.session.traffic import TrafficCounter
 NOT_LOGGED_IN: Final = ""
 """The label of connections that never logged in."""
 
-REFUSALS: Final = ("listener", "address", "network", "locked-out", "handshakes")
+REFUSALS: Final = ("listener", "descriptors", "address", "network", "locked-out", "handshakes")
 """Why listeners refuse connections."""
 
 LATENCY_BOUNDS: Final = (

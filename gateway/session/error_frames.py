@@ -47,8 +47,9 @@ _AMQP_NAMES: Final = {
     541: "internal_error",
 }
 
-# RabbitMQ's words for what it refuses because of an expired token, and with which it closes the connection in 4.3.
-_TOKEN_EXPIRED: Final = ("token has expired", "credential expired")
+# RabbitMQ's words for what it refuses because of an expired token, and with which it closes the connection from 4.3 on.
+_REFUSED_FOR_AGE: Final = "token has expired"
+_CLOSED_FOR_AGE: Final = "credential expired"
 # What RabbitMQ writes in front of a reply text: the error's name in capitals.
 _NAME_IN_TEXT: Final = re.compile(r"[A-Z]+(?:_[A-Z]+)* - ")
 # RabbitMQ's adapter checks the permission to read a topic itself, and answers without the error's name.
@@ -116,7 +117,8 @@ def broker_error(
 
     If the broker refuses or closes because the session's token has expired, this is the error for that.
     """
-    if settings.token_renewal and any(words in text for words in _TOKEN_EXPIRED):
+    is_closed = _CLOSED_FOR_AGE in text and settings.token_renewal is not False
+    if is_closed or (_REFUSED_FOR_AGE in text and settings.token_renewal):
         return token_expired()
     if settings.next_release and (name := _NAME_IN_TEXT.match(text)):
         text = text[name.end() :]

@@ -394,7 +394,7 @@ class Session:
         if self._connect.logged_in(event):
             settings = self.settings
             if isinstance(operation, ops.Login):
-                self._tokens.logged_in(operation.passcode)
+                self._tokens.logged_in(operation.passcode, event.broker_version)
             self.confirms.set_limits(settings)
             self._context.transactions.set_limits(settings.transactions)
             self._limits.frame = settings.max_frame_size

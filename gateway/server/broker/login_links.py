@@ -146,14 +146,15 @@ class LoginLinks:
         link = await self._open_link(self.virtual_host, credentials, "login", self._client, self._session, False)
         await link.close()
 
-    async def update_secret(self, passcode: str) -> None:
-        """Use another passcode from now on, on every open link too. For dedicated links only.
+    @property
+    def passcode(self) -> str:
+        """What further links are opened with."""
+        return self._credentials.passcode
 
-        Raises:
-            LinkDownError: a link was lost meanwhile.
-        """
+    def use_passcode(self, passcode: str) -> list[Link]:
+        """Use another passcode for links that are opened from now on; the open ones, which do not have it yet."""
         self._credentials = Credentials(self._credentials.login, passcode)
-        await asyncio.gather(*(link.update_secret(passcode) for link in self.all))
+        return self.all
 
     async def publishing_channel(self) -> LinkChannel:
         """A channel on a link that serves publishers; the broker has not answered its opening."""
@@ -207,7 +208,11 @@ class LoginLinks:
         return link
 
     async def _open(self, purpose: str, client: str, session: str, *, patiently: bool = False) -> Link:
-        link = await self._open_link(self.virtual_host, self._credentials, purpose, client, session, patiently)
+        credentials = self._credentials
+        link = await self._open_link(self.virtual_host, credentials, purpose, client, session, patiently)
+        if credentials is not self._credentials:
+            # Renewed meanwhile.
+            await link.update_secret(self._credentials.passcode)
         if self._is_closed:
             # Nobody would ever close it.
             await link.close()

@@ -28,7 +28,7 @@ from gateway.server.broker.broker_errors import (
     is_cancelled,
 )
 from gateway.server.broker.link import Link
-from gateway.server.broker.link_pool import LinkPool
+from gateway.server.broker.link_pool import LinkPool, SharedLinksError
 from gateway.server.broker.queue_watch import QueueState
 from gateway.server.client.bridge_parts import BridgeParts
 from gateway.server.client.failed_logins import TooManyFailedLoginsError
@@ -271,10 +271,9 @@ class Bridge:
 
         On a link the broker accepts an expired token without an error, and closes the link if it refuses a token.
         """
-        links = self._login.links
         try:
             token = operation.token.decode()
-            await self._login.check_token(token)
+            links = await self._login.renew(token)
         except UnicodeDecodeError:
             return ops.TokenRefused("it is no text")
         except LinkDownError:
@@ -285,7 +284,13 @@ class Bridge:
             return ops.TokenRefused(
                 f"too many logins from this address have failed; try again in {failed.seconds} seconds."
             )
-        await asyncio.gather(links.update_secret(token), self.parts.channels.pausable.update_secret(token))
+        except SharedLinksError:
+            return ops.TokenRefused(
+                "it grants something else than the one before, and other sessions share its connections to the broker; "
+                "connect again with it."
+            )
+        pausable = self.parts.channels.pausable
+        await asyncio.gather(*(link.update_secret(token) for link in links), pausable.update_secret(token))
         return ops.TokenRenewed()
 
     def _do_in_background(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
