@@ -169,6 +169,9 @@ class VirtualHostSettings(MergeableModel):
     from RabbitMQ 4.3 on, which refuses shared ones."""
     default_nack_requeue: Annotated[bool, Switch()] = True
     """Whether a NACK without a requeue header puts the message back into its queue."""
+    nack_counts: Annotated[bool, Switch()] = False
+    """Whether a NACK that puts a message back counts toward the delivery-limit of a quorum queue with RabbitMQ 4.3 and
+    later, too, so that a message that clients refuse again and again is dead-lettered. Before 4.3 it always counts."""
     max_frame_size: Annotated[int, Size()] = 4 << 20
     """The largest frame that a logged-in client may send: headers and body."""
     heart_beat_grace: Annotated[float, Factor(least=1, most=100)] = 2.0

@@ -392,4 +392,4 @@ class AckHandler:
         if 0 < number <= subscription.first_base:
             # Delivered to an earlier subscription with the same id. No message has the number 0.
             raise error_frames.message_without_subscription(ack_id)
-        return Settlement(subscription, number, ack_id, requeue)
+        return Settlement(subscription, number, ack_id, requeue, context.settings.nack_counts)

@@ -12,12 +12,16 @@ from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 from gateway.amqp import methods
-from gateway.amqp.codec import CANCEL, Piece
+from gateway.amqp.codec import CANCEL, Piece, encode_nack
 from gateway.amqp.methods import CHANNEL_CLOSE_OK, Close, Method
 from gateway.amqp.splitter import Sink
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
 from gateway.server.broker.link import Link, LinkUser
 from gateway.session.queues import Argument, QueueSpec
+
+# From this release on a quorum queue counts what returns with the end of a channel toward its delivery-limit, and not
+# what basic.nack returns. Older ones count both.
+_CLOSING_COUNTS: Final = (4, 3)
 
 # The priority of a consumer has to be a number.
 _REFUSED_ARGUMENT: Final = {"x-priority": "none"}
@@ -56,8 +60,8 @@ class LinkChannel:
     """
 
     __slots__ = (
-        "_closing", "_is_closing", "_owner", "_unanswered", "closed", "has_confirms", "link", "number", "on_cancelled",
-        "on_closed", "write",
+        "_closing", "_consumes", "_is_closing", "_owner", "_unanswered", "closed", "has_confirms", "link", "number",
+        "on_cancelled", "on_closed", "write",
     )  # fmt: skip
 
     def __init__(self, link: Link) -> None:
@@ -73,7 +77,7 @@ class LinkChannel:
         self._owner: LinkUser | None = None
         # In the order of the methods.
         self._unanswered: list[_Call] = []
-        self._is_closing = False
+        self._consumes = self._is_closing = False
         self._closing: asyncio.Future[str | None]
 
     @classmethod
@@ -159,6 +163,7 @@ class LinkChannel:
 
         The messages go to the sink of the channel.
         """
+        self._consumes = True
         if binding is None:
             return self._call(methods.consume(queue, self._consumer_tag, arguments))
         # The answer to the second method says that the first one was carried out.
@@ -176,6 +181,15 @@ class LinkChannel:
     def cancel(self) -> Awaitable[object]:
         """Stop the consumer (basic.cancel)."""
         return self._call(methods.cancel(self._consumer_tag))
+
+    def give_back(self) -> None:
+        """Return what is not settled (basic.nack), where that counts less than the end of the channel.
+
+        The consumer ends first: what is returned must not come back on this channel.
+        """
+        if self._consumes and self.link.tuning.broker_version >= _CLOSING_COUNTS:
+            self._send(methods.cancel(self._consumer_tag))
+            self.write(encode_nack(self.number, 0, multiple=True, requeue=True))
 
     def select_confirms(self) -> Awaitable[object]:
         """Ask the broker to confirm publishes from now on (confirm.select)."""

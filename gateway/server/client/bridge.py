@@ -215,7 +215,7 @@ class Bridge:
         if isinstance(operation, ops.RenewToken):
             return await self._renew_token(operation)
         if self._parts is not None:
-            await self._parts.close_channels()
+            await self._parts.close_channels(counts=self._session.is_left_by_client)
         return ops.UpstreamClosed()
 
     async def _renew_token(self, operation: ops.RenewToken) -> ops.Event:
@@ -348,7 +348,7 @@ class Bridge:
         parts = self._parts
         try:
             if parts is not None:
-                await parts.close_channels()
+                await parts.close_channels(counts=self._session.is_left_by_client)
         except UpstreamError:
             pass
         finally:
