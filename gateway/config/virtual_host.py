@@ -162,6 +162,9 @@ class VirtualHostSettings(MergeableModel):
     for each client."""
     login_cache: Annotated[float, Duration()] = 60.0
     """A login on a shared link is trusted this long after the broker accepted it. 0 asks always."""
+    recheck: Annotated[float, Duration()] = 0.0
+    """How often the broker is asked again whether a session's login, and what it consumes, are still allowed. What is
+    not ends with an ERROR. 0: never, as with the plugin, and RabbitMQ goes on delivering."""
     default_topic_exchange: EncodedText = b"amq.topic"
     """The exchange behind /topic/ destinations."""
     subscription_queues: Literal["auto", "shared", "exclusive"] = "auto"

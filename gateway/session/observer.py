@@ -41,7 +41,10 @@ class SessionObserver(Protocol):
         """A subscription began, on this queue."""
 
     def unsubscribed(self, subscription: Subscription, how: str) -> None:
-        """A subscription is about to end: ``unsubscribe``, ``deleted`` with its queue, ``cancelled`` by the broker."""
+        """A subscription is about to end.
+
+        ``how``: ``unsubscribe``, ``deleted`` with its queue, ``cancelled`` by the broker, or ``revoked``.
+        """
 
     def used(self, feature: str) -> None:
         """The client uses a feature, perhaps for the first time."""

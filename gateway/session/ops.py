@@ -260,6 +260,17 @@ class ConsumerCancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class AccessRevoked:
+    """The broker, asked again, does not let the user consume what a subscription does.
+
+    Without ``subscription`` it does not accept the login any more. ``text`` is the broker's.
+    """
+
+    text: str
+    subscription: Subscription | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LinkLost:
     """An AMQP connection of the session ended. ``text`` is the broker's or the gateway's, fit for the client.
 
@@ -303,5 +314,5 @@ class RecoveryFailed:
 Event = (
     LoggedIn | LoginFailed | BrokerUnreachable | SessionRefused | TooManyFailedLogins | PublisherPrepared | Subscribed
     | Unsubscribed | TokenRenewed | TokenRefused | UpstreamClosed | OperationFailed | ChannelClosed | ConsumerCancelled
-    | LinkLost | OperationInterrupted | Recovered | RecoveryFailed
+    | AccessRevoked | LinkLost | OperationInterrupted | Recovered | RecoveryFailed
 )  # fmt: skip

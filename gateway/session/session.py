@@ -542,6 +542,7 @@ _EVENTS: Final[dict[type[ops.Event], Callable[[Session, Any], None]]] = {
     ops.Subscribed: lambda session, event: session._subscriber.subscribed(event),
     ops.Unsubscribed: lambda session, event: session._subscriber.unsubscribed(event),
     ops.ConsumerCancelled: lambda session, event: session._subscriber.cancelled(event),
+    ops.AccessRevoked: lambda session, event: session._subscriber.revoked(event),
     ops.TokenRenewed: lambda session, event: session._tokens.renewed(event),
     ops.TokenRefused: lambda session, event: session._tokens.refused(event),
     ops.OperationFailed: lambda session, event: session._operation_failed(event),

@@ -26,6 +26,9 @@ _CLOSING_COUNTS: Final = (4, 3)
 # The priority of a consumer has to be a number.
 _REFUSED_ARGUMENT: Final = {"x-priority": "none"}
 
+# No binding has it.
+_NO_BINDING: Final = {"x-stomp-gateway-asks": "may this be bound"}
+
 
 class _Call(NamedTuple):
     """A method that the broker has not answered, by its number, and who awaits the answer.
@@ -177,6 +180,13 @@ class LinkChannel:
         message, and with which an auto-delete queue would end.
         """
         return self._call(methods.consume(queue, "", _REFUSED_ARGUMENT))
+
+    def may_bind(self, queue: str, exchange: str, routing_key: str) -> Awaitable[object]:
+        """Ask whether a queue may be bound, without doing it (queue.unbind, of a binding that is not there).
+
+        RabbitMQ asks for the same permissions as for queue.bind: to write the queue, and to read exchange and topic.
+        """
+        return self._call(methods.unbind(queue, exchange, routing_key, _NO_BINDING))
 
     def cancel(self) -> Awaitable[object]:
         """Stop the consumer (basic.cancel)."""

@@ -29,6 +29,7 @@ from gateway.server.client.login_handler import LoginHandler
 from gateway.session import ops
 from gateway.session.context import State
 from gateway.session.session import Session
+from gateway.session.subscription import Subscription
 
 
 class _BridgeCallbacks(Protocol):
@@ -263,6 +264,22 @@ class Bridge:
     def channel_closed(self, refusal: UpstreamError, *, publishing: bool) -> None:
         """The broker closed a channel without being asked."""
         self.handle(ops.ChannelClosed(refusal.code, refusal.text, publishing=publishing))
+
+    @property
+    def subscriptions(self) -> Collection[Subscription]:
+        """What the session consumes, or is about to consume again."""
+        return () if self._is_forgotten else self._session.subscriptions.all
+
+    def revoke(self, text: str, subscription: Subscription | None = None) -> None:
+        """The broker would refuse the login now, or a subscription to this; ``text`` says how. What is refused ends."""
+        if self._is_forgotten:
+            return
+        if subscription is not None and self._session.subscriptions.is_current(subscription):
+            _ = self._do_in_background(self._end_consumer(subscription), "revoke")
+        self.handle(ops.AccessRevoked(text, subscription))
+
+    async def _end_consumer(self, subscription: Subscription) -> None:
+        await self.parts.consumers.end(ops.Unsubscribe(subscription, None))
 
     def failed(self, error: Exception) -> None:
         """A fault of the gateway in what the link has called of this session."""
