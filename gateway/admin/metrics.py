@@ -85,6 +85,8 @@ _EVENTS: Final[tuple[tuple[str, str, Labels, Callable[[VirtualHostStats], Counts
     ("errors", "ERROR frames sent.", ("code",), lambda host: _by_one(host.errors)),
     ("holds_begun", "Times that a client began not to be read, as seen at the end of a batch.", ("reason",),
      lambda host: _by_one(host.holds)),
+    ("rechecks", "Logins that brokers were asked about again, by the result.", ("result",),
+     lambda host: _by_one(host.rechecks)),
 )  # fmt: skip
 
 

@@ -162,6 +162,9 @@ class VirtualHostSettings(MergeableModel):
     for each client."""
     login_cache: Annotated[float, Duration()] = 60.0
     """A login on a shared link is trusted this long after the broker accepted it. 0 asks always."""
+    recheck: Annotated[float, Duration()] = 0.0
+    """How often the broker is asked again whether a session's login, and what it consumes, are still allowed. What is
+    not ends with an ERROR. 0: never, as with the plugin, and RabbitMQ goes on delivering."""
     default_topic_exchange: EncodedText = b"amq.topic"
     """The exchange behind /topic/ destinations."""
     subscription_queues: Literal["auto", "shared", "exclusive"] = "auto"
@@ -169,6 +172,9 @@ class VirtualHostSettings(MergeableModel):
     from RabbitMQ 4.3 on, which refuses shared ones."""
     default_nack_requeue: Annotated[bool, Switch()] = True
     """Whether a NACK without a requeue header puts the message back into its queue."""
+    nack_counts: Annotated[bool, Switch()] = False
+    """Whether a NACK that puts a message back counts toward the delivery-limit of a quorum queue with RabbitMQ 4.3 and
+    later, too, so that a message that clients refuse again and again is dead-lettered. Before 4.3 it always counts."""
     max_frame_size: Annotated[int, Size()] = 4 << 20
     """The largest frame that a logged-in client may send: headers and body."""
     heart_beat_grace: Annotated[float, Factor(least=1, most=100)] = 2.0

@@ -174,7 +174,10 @@ class SubscribeLine(SubscriptionLine, tag="sub"):
 
 
 class UnsubscribeLine(DestinationLine, tag="unsub"):
-    """A subscription ended. ``n``: its unacknowledged deliveries. ``x``: unsubscribe, deleted, cancelled or end."""
+    """A subscription ended. ``n``: its unacknowledged deliveries.
+
+    ``x``: unsubscribe, deleted, cancelled, revoked or end.
+    """
 
     s: str
     x: str

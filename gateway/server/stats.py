@@ -145,6 +145,8 @@ class VirtualHostStats:
         """ERROR frames, by code."""
         self.holds: Counter[str] = Counter()
         """Holds that have begun, by reason."""
+        self.rechecks: Counter[str] = Counter()
+        """Logins that brokers were asked about again, by the result."""
         self.latencies = ConfirmLatencies()
         self.links_opened = self.links_lost = 0
 

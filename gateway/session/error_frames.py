@@ -111,9 +111,11 @@ commit_unroutable: Final = partial(
 
 
 def broker_error(
-    code: int, text: str, settings: VirtualHost, close: CloseReason = CloseReason.BROKER_ERROR
+    code: int, text: str, settings: VirtualHost, close: CloseReason | None = CloseReason.BROKER_ERROR
 ) -> StompError:
-    """An error of the broker that closed a channel or a link: its name as message, its text as body. Ends the session.
+    """An error of the broker that closed a channel or a link: its name as message, its text as body.
+
+    It ends the session for the reason ``close``, if there is one.
 
     If the broker refuses or closes because the session's token has expired, this is the error for that.
     """
@@ -128,6 +130,19 @@ def broker_error(
 def topic_refused(code: int, text: str, settings: VirtualHost) -> StompError:
     """The broker's refusal of a subscription to a topic, for whatever reason."""
     return broker_error(code, _TOPIC_REFUSED.sub("", text), settings)
+
+
+def access_revoked(text: str, subscription: bytes, settings: VirtualHost, *, is_topic: bool) -> StompError:
+    """What a SUBSCRIBE would be refused with now, for a subscription that began before. It ends alone."""
+    text = _TOPIC_REFUSED.sub("", text) if is_topic else text
+    error = broker_error(_ACCESS_REFUSED, text, settings, close=None)
+    error.subscription = subscription
+    return error
+
+
+def login_revoked(text: str, settings: VirtualHost) -> StompError:
+    """A login that the broker does not accept any more; ``text`` may have another code, which stands in it."""
+    return broker_error(_ACCESS_REFUSED, text, settings, CloseReason.ACCESS_REVOKED)
 
 
 def unknown_delivery_tag(tag: int, settings: VirtualHost) -> StompError:

@@ -298,6 +298,17 @@ class QueuesFound:
 
 
 @dataclass(frozen=True, slots=True)
+class AccessRevoked:
+    """The broker, asked again, does not let the user consume what a subscription does.
+
+    Without ``subscription`` it does not accept the login any more. ``text`` is the broker's.
+    """
+
+    text: str
+    subscription: Subscription | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LinkLost:
     """An AMQP connection of the session ended. ``text`` is the broker's or the gateway's, fit for the client.
 
@@ -341,5 +352,5 @@ class RecoveryFailed:
 Event = (
     LoggedIn | LoginFailed | BrokerUnreachable | SessionRefused | TooManyFailedLogins | PublisherPrepared | Subscribed
     | Unsubscribed | TokenRenewed | TokenRefused | UpstreamClosed | OperationFailed | ChannelClosed | ConsumerCancelled
-    | QueueAway | QueueBack | QueuesFound | LinkLost | OperationInterrupted | Recovered | RecoveryFailed
+    | AccessRevoked | QueueAway | QueueBack | QueuesFound | LinkLost | OperationInterrupted | Recovered | RecoveryFailed
 )  # fmt: skip

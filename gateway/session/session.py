@@ -62,6 +62,15 @@ _SENDS_PER_CHECK: Final = 128
 
 _TOPIC: Final = b"/topic/"
 
+# Ends for which the client, or one of its messages, is to blame. What it has not settled then counts toward a queue's
+# delivery-limit, as with the plugin: a message that makes its clients fail is dead-lettered in the end.
+_LEFT_BY_CLIENT: Final = frozenset(
+    (
+        CloseReason.DISCONNECT, CloseReason.CLIENT_GONE, CloseReason.HEART_BEAT_TIMEOUT, CloseReason.MALFORMED_FRAME,
+        CloseReason.PROTOCOL_ERROR, CloseReason.INTERNAL_ERROR,
+    )
+)  # fmt: skip
+
 _ACCESS_REFUSED: Final = 403
 
 
@@ -160,6 +169,11 @@ class Session:
     def close_reason(self) -> CloseReason | None:
         """Why the session is closed; None before."""
         return self._context.close_reason
+
+    @property
+    def is_left_by_client(self) -> bool:
+        """Whether the client ends the session, or has to; and not the gateway, an operator or the broker."""
+        return self.close_reason in _LEFT_BY_CLIENT or self._disconnect.is_by_client
 
     @property
     def settings(self) -> VirtualHost:
@@ -545,6 +559,7 @@ _EVENTS: Final[dict[type[ops.Event], Callable[[Session, Any], None]]] = {
     ops.QueueAway: lambda session, event: session._ride_through.queue_away(event),
     ops.QueueBack: lambda session, event: session._ride_through.queue_back(event),
     ops.QueuesFound: lambda session, event: session._ride_through.queues_found(event),
+    ops.AccessRevoked: lambda session, event: session._subscriber.revoked(event),
     ops.TokenRenewed: lambda session, event: session._tokens.renewed(event),
     ops.TokenRefused: lambda session, event: session._tokens.refused(event),
     ops.OperationFailed: lambda session, event: session._operation_failed(event),

@@ -425,13 +425,15 @@ def split_frames(pieces: list[bytes]) -> list[bytes]:
 class Settlement(NamedTuple):
     """One ACK or NACK: the delivery that it names, and whether a NACK requeues; ``requeue`` is None for an ACK.
 
-    ``number`` is the delivery as the client names it; 0 means everything delivered so far.
+    ``number`` is the delivery as the client names it; 0 means everything delivered so far. ``counts`` is as for
+    `DeliveryLedger.refuse`.
     """
 
     subscription: Subscription
     number: int
     ack_id: bytes
     requeue: bool | None = None
+    counts: bool = False
 
     @property
     def is_lost(self) -> bool:
@@ -461,7 +463,7 @@ class Settlement(NamedTuple):
         if self.requeue is None:
             self.subscription.ledger.acknowledge(self.tag)
         else:
-            self.subscription.ledger.refuse(self.tag, requeue=self.requeue)
+            self.subscription.ledger.refuse(self.tag, requeue=self.requeue, counts=self.counts)
 
 
 class Subscriptions:

@@ -63,6 +63,9 @@ def settlements_in_words(data: bytes) -> list[str]:
     """Acknowledgements for the broker in short words."""
     words = []
     for _, found in amqp_frames(data):
+        if isinstance(found, commands.Basic.Reject):
+            words.append(f"reject {found.delivery_tag}{' requeue' if found.requeue else ''}")
+            continue
         multiple = " multiple" if found.multiple else ""
         if isinstance(found, commands.Basic.Ack):
             words.append(f"ack {found.delivery_tag}{multiple}")

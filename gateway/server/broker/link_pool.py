@@ -227,6 +227,12 @@ class LinkPool:
     def _hash(self, passcode: str) -> bytes:
         return blake2b(passcode.encode(), key=self._key).digest()
 
+    def distrust(self, links: LoginLinks) -> None:
+        """A broker does not accept this login any more: the next session must ask, whatever was accepted before."""
+        for shared in self._shared.get((links.virtual_host.name, links.login), []):
+            if shared.links is links:
+                shared.accepted_at = -1.0
+
     def release(self, links: LoginLinks) -> None:
         """A session no longer needs its links."""
         if links.is_dedicated:

@@ -140,6 +140,13 @@ class LoginLinks:
         """Ask the broker about the login as ``check_login`` does, and wait until there is a broker to ask."""
         await self._redial.answered()
 
+    async def open_to_ask(self) -> Link:
+        """A link for questions about the login's permissions, with the errors of ``check_login``; the caller closes it.
+
+        On a new connection the broker remembers no earlier answer.
+        """
+        return await self._open("login", self._client, self._session)
+
     async def check_passcode(self, passcode: str) -> None:
         """Ask the broker about another passcode, over a new connection, with the errors of ``check_login``."""
         credentials = Credentials(self._credentials.login, passcode)

@@ -36,6 +36,7 @@ from gateway.server.client.login_handler import LoginHandler
 from gateway.session import ops
 from gateway.session.context import State
 from gateway.session.session import Session
+from gateway.session.subscription import Subscription
 
 # Seconds after a change of the brokers in which an exchange that is not found may belong to one that still starts.
 _STARTS_WITHIN: Final = 10.0
@@ -262,7 +263,7 @@ class Bridge:
             case ops.FindQueues():
                 event = await self._find(operation)
             case _:
-                await parts.close_channels()
+                await parts.close_channels(counts=self._session.is_left_by_client)
                 event = ops.UpstreamClosed()
         return event
 
@@ -316,6 +317,22 @@ class Bridge:
     def channel_closed(self, refusal: UpstreamError, *, publishing: bool) -> None:
         """The broker closed a channel without being asked."""
         self.handle(ops.ChannelClosed(refusal.code, refusal.text, publishing=publishing))
+
+    @property
+    def subscriptions(self) -> Collection[Subscription]:
+        """What the session consumes, or is about to consume again."""
+        return () if self._is_forgotten else self._session.subscriptions.all
+
+    def revoke(self, text: str, subscription: Subscription | None = None) -> None:
+        """The broker would refuse the login now, or a subscription to this; ``text`` says how. What is refused ends."""
+        if self._is_forgotten:
+            return
+        if subscription is not None and self._session.subscriptions.is_current(subscription):
+            _ = self._do_in_background(self._end_consumer(subscription), "revoke")
+        self.handle(ops.AccessRevoked(text, subscription))
+
+    async def _end_consumer(self, subscription: Subscription) -> None:
+        await self.parts.consumers.end(ops.Unsubscribe(subscription, None))
 
     def failed(self, error: Exception) -> None:
         """A fault of the gateway in what the link has called of this session."""
@@ -401,7 +418,7 @@ class Bridge:
         parts = self._parts
         try:
             if parts is not None:
-                await parts.close_channels()
+                await parts.close_channels(counts=self._session.is_left_by_client)
         except UpstreamError:
             pass
         finally:

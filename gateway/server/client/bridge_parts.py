@@ -74,8 +74,10 @@ class BridgeParts:
         self.publishing.give_up()
         self.leaving.give_up()
 
-    async def close_channels(self) -> None:
+    async def close_channels(self, *, counts: bool) -> None:
         """Close all channels in order. When this returns, the broker has handled all publishes.
+
+        ``counts`` is as for `ConsumingChannels.close`.
 
         Raises:
             UpstreamError: the link or the channel is lost, and perhaps publishes too.
@@ -83,7 +85,7 @@ class BridgeParts:
         self.queues.exclusive.start_closing()
         publishing = self.publishing.take()
         try:
-            await self.channels.close_all(self.queues.exclusive.to_delete_with)
+            await self.channels.close_all(self.queues.exclusive.to_delete_with, counts=counts)
         finally:
             await self.queues.exclusive.delete()
         # Last, because during an alarm the broker does not answer here.

@@ -18,6 +18,7 @@ from gateway.journal.journal import Journal, node_name
 from gateway.message_selectors.selector import prepare_selectors
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.connection import ClientConnection, ServerContext
+from gateway.server.client.rechecks import Rechecks
 from gateway.server.client.session_limits import SessionLimits
 from gateway.server.counts import Counts, LocalCounts
 from gateway.server.descriptors import unreachable_limits
@@ -101,6 +102,7 @@ class Gateway:
             limits=self.limits,
             log_limits=self.log_limits,
             paced=paced,
+            rechecks=Rechecks(self.pool, self._spawn, paced, self.stats),
         )
         self.traces = self._context.traces
         # Connections with a session.
