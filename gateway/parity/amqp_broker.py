@@ -162,6 +162,9 @@ class AmqpBroker:
 
     async def take(self, queue: str) -> BrokerMessage | None:
         """See Broker."""
+        # A quorum queue is there before it can be read; a basic.get that is too early costs the connection.
+        if not await self.count(queue):
+            return None
         found = await self._call_if_exists(lambda channel: channel.basic_get(queue, no_ack=True))
         if found is None or not isinstance(found.delivery, Basic.GetOk):
             return None
