@@ -105,6 +105,7 @@ tests: $(PIPELINE)
 # Minutes for each release; those that are not installed go into var, once. deploy.local.broker reads BROKER, and so do
 # the benchmarks.
 test-brokers: $(STAMP)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --editable '.[dev,ship]'
 	$(BIN)/python -m tests.brokers $(if $(BROKER),--only $(BROKER)) $(or $(PYTEST),-n $(WORKERS))
 
 # Environments in var/pythons.
