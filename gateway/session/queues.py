@@ -90,7 +90,7 @@ class QueueRules:
     @classmethod
     def of(cls, broker_version: tuple[int, ...], settings: VirtualHost) -> QueueRules:
         """The rules for a broker of this version, which is empty when the broker does not tell."""
-        # RabbitMQ 4.3 and later refuse queues that are neither durable nor exclusive.
+        # From 4.3 on RabbitMQ may refuse queues that are neither durable nor exclusive, and its plugin avoids them.
         is_new = broker_version >= (4, 3)
         exclusive = settings.exclusive_queues
         takes_nack = broker_version >= (4, 0)
