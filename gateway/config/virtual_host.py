@@ -169,7 +169,7 @@ class VirtualHostSettings(MergeableModel):
     """The exchange behind /topic/ destinations."""
     subscription_queues: Literal["auto", "shared", "exclusive"] = "auto"
     """Whether the queue of a /topic or /exchange subscription that is not durable belongs to its session alone. auto:
-    from RabbitMQ 4.3 on, which refuses shared ones."""
+    from RabbitMQ 4.3 on, as its plugin does."""
     default_nack_requeue: Annotated[bool, Switch()] = True
     """Whether a NACK without a requeue header puts the message back into its queue."""
     nack_counts: Annotated[bool, Switch()] = False

@@ -104,7 +104,7 @@ class Subscription:
         self.kind = parse(destination).kind if destination else DestinationKind.TEMP_QUEUE
         # The name of the queue that it consumes, once the broker has answered.
         self.queue = ""
-        # Whether its messages come from a stream, which takes none back: RabbitMQ before 4.3 answers a basic.nack by
+        # Whether its messages come from a stream, which takes none back: RabbitMQ before 4.0 answers a basic.nack by
         # closing the whole link, with other sessions' channels. Only the headers of the messages show it. The first
         # message decides, because any later one may have passed through a stream before and kept that header.
         self.is_stream: bool | None = None
