@@ -154,7 +154,7 @@ audit: $(STAMP)
 
 # One run again: SEED=. Fewer: RUNS=.
 chaos: $(STAMP)
-	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) $(ARGS)
+	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) $(if $(CLUSTER),--cluster $(CLUSTER)) $(ARGS)
 
 # What mutmut makes lies in mutants/.
 mutants: $(STAMP)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tests.chaos.history import GRACE, LOSSES, History, Span, any_overlap
 from tests.chaos.recording import Ended, Fault
-from tests.chaos.schedule import CLIENT_LOSSES, GATEWAY_ENDS, Harm
+from tests.chaos.schedule import CLIENT_LOSSES, GATEWAY_ENDS, OF_NODES, Harm
 from tests.chaos.verdict import Check, Excuse, Outcome
 
 _LOGIN_TIMEOUT = 12.0
@@ -20,6 +20,9 @@ _WAITED = 9.5
 
 _LONGEST_PAUSE = 3.0
 """Seconds between two dials: for so long a broker may be there before it is found."""
+
+_REFUSED = "access_refused"
+_OF_DELETED_QUEUES = ("Server cancelled subscription", "not_found")
 
 _CARRIED_OUT_WITHIN = 10.0
 """Seconds in which what a half-closed client sent is carried out, once there is a broker."""
@@ -67,12 +70,27 @@ def _why_ended(history: History, event: Ended, since: float | None) -> Excuse | 
     if any_overlap(absent, event.at, event.at) and (since is None or any_overlap(absent, since, since)):
         return Excuse.NO_VHOST
     if since is None:
+        if history.promise.is_cluster:
+            faults = [fault for fault in faults if fault.harm not in OF_NODES or fault.harm is Harm.ALL_DOWN]
         # A client that connects meanwhile waits for the broker as long as it may take to log in.
         unseen = GRACE + (_LONGEST_PAUSE if event.at - _tried_at(history, event) >= _WAITED else 0.0)
         away = [Span(each.at, each.until + unseen) for each in faults if each.until - each.at >= _LOGIN_WAITS]
         if any_overlap(away, event.at, event.at):
             return Excuse.NO_BROKER
-    return None
+    return _why_refused(history, event)
+
+
+def _why_refused(history: History, event: Ended) -> Excuse | None:
+    if any_overlap(history.spans({Harm.PERMISSION_LOSS}), event.at, event.at) and _REFUSED in event.error:
+        return Excuse.PERMISSION_TAKEN
+    return Excuse.CANCELLED if _is_of_deleted_queue(history, event) else None
+
+
+def _is_of_deleted_queue(history: History, event: Ended) -> bool:
+    queues = {plan.queue for plan in history.schedule.consumers if plan.name == event.client}
+    deletions = [fault for queue in queues for fault in history.deleted(queue)]
+    during = any(fault.at <= event.at <= fault.until + GRACE for fault in deletions)
+    return during and event.error.startswith(_OF_DELETED_QUEUES)
 
 
 def _tried_at(history: History, event: Ended) -> float:
