@@ -43,7 +43,7 @@ async def _campaign(options: argparse.Namespace) -> int:
     while needs_servers:
         async with Campaign.begun(options.ride_through, is_cluster=options.cluster is not None) as campaign:
             needs_servers = await _perform(campaign, left, deadline, totals, options)
-            print("\n".join(campaign.memory()))
+            print("\n".join(campaign.remarks()))
     # One run need not have everything, but many must.
     unproven = totals.verdict.unproven(Check) if totals.runs >= _MANY else []
     print("\n".join([*totals.lines(), *unproven]))

@@ -58,9 +58,14 @@ class Campaign:
             _keep(report, self._servers)
         return report
 
-    def memory(self) -> list[str]:
-        """What became of the memory of each gateway."""
-        return [inspector.memory() for inspector in self._inspectors.values()]
+    def remarks(self) -> list[str]:
+        """What became of the memory of each gateway, and what the cluster could not do by itself."""
+        cluster = self._servers.cluster
+        restarts = 0 if cluster is None else cluster.restarts
+        return [
+            *(inspector.memory() for inspector in self._inspectors.values()),
+            *([f"nodes restarted because RabbitMQ did not end a partition: {restarts}"] if restarts else []),
+        ]
 
 
 def folder(seed: int) -> Path:

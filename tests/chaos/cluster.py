@@ -28,6 +28,7 @@ _SIZE: Final = 3
 _CONFIG: Final = ("net_ticktime = 6", "cluster_partition_handling = pause_minority")
 
 _WHOLE_WITHIN: Final = 90.0
+_ENDS_BY_ITSELF: Final = 10.0
 _ANSWERS_WITHIN: Final = 5.0
 _BETWEEN_STARTS: Final = 0.3
 
@@ -48,6 +49,7 @@ _REMAINS: Final = (
     "[begin {resource, _, _, Name} = amqqueue:get_name(Queue), "
     'io:format("~s~n", [Name]) end || Queue <- rabbit_amqqueue:list()].'
 )
+_PARTITIONS: Final = 'io:format("~b~n", [length(rabbit_node_monitor:partitions())]).'
 _MOVE_LEADERS: Final = (
     "Nodes = lists:sort(rabbit_nodes:all_running()), To = lists:nth(1 + {} rem length(Nodes), Nodes), "
     "[rabbit_quorum_queue:transfer_leadership(Queue, To) || Queue <- rabbit_amqqueue:list(), "
@@ -80,6 +82,8 @@ class Cluster:
         self._erlang = erlang
         self.proxies = proxies
         self._distribution = distribution
+        self.restarts = 0
+        """How often a node had to be restarted because RabbitMQ did not end a partition."""
         # Those that a fault has at the moment.
         self._hit: list[PrivateNode] = []
 
@@ -176,6 +180,8 @@ class Cluster:
                     await self._all_down(plan.size)
         finally:
             self._hit = []
+        if plan.harm in (Harm.NODE_FREEZE, Harm.NODE_CUT):
+            await self._end_partition(node)
         await self.until_whole()
 
     async def take_permissions(self, seconds: float) -> None:
@@ -203,6 +209,20 @@ class Cluster:
         self._distribution.heal()
         proxy.heal()
 
+    async def _end_partition(self, node: PrivateNode) -> None:
+        """Do what RabbitMQ's guide to partitions tells operators to do.
+
+        A node of RabbitMQ 3 that stood still has its connections again before it looks for its majority: then it does
+        not pause, and stays apart from the others until it is restarted.
+        """
+        with contextlib.suppress(LocalError):
+            await self.until_whole(seconds=_ENDS_BY_ITSELF)
+            return
+        if any([(await self.evaluated(_PARTITIONS, each)) != ["0"] for each in self.nodes]):
+            self.restarts += 1
+            await asyncio.to_thread(node.shut_down)
+            await asyncio.to_thread(node.start)
+
     async def _roll(self, first: int) -> None:
         for number in range(first, first + _SIZE):
             node = self.nodes[number % _SIZE]
@@ -224,19 +244,20 @@ class Cluster:
 
     # Until all is well.
 
-    async def until_whole(self, queues: Sequence[str] = ()) -> None:
+    async def until_whole(self, queues: Sequence[str] = (), seconds: float = _WHOLE_WITHIN) -> None:
         """Wait until each node has the others, every queue is there and every replica takes part.
 
         Args:
             queues: to be asked for at every node.
+            seconds: that it may take.
 
         Raises:
             LocalError: that takes too long.
         """
         try:
-            _ = await until(lambda: self._what_is_missing(queues), lambda reason: not reason, _WHOLE_WITHIN)
+            _ = await until(lambda: self._what_is_missing(queues), lambda reason: not reason, seconds)
         except AssertionError as error:
-            raise LocalError(f"The cluster is not whole after {_WHOLE_WITHIN:.0f} s: {error}.") from error
+            raise LocalError(f"The cluster is not whole after {seconds:.0f} s: {error}.") from error
 
     async def _what_is_missing(self, queues: Sequence[str]) -> str:
         try:

@@ -90,7 +90,11 @@ def drawn(seed: int, only: Harm | None = None, *, is_cluster: bool = False, has_
     consumers = [plan for place in places for plan in _consumers(chance, place, lasts)]
     producers = [_producer(chance, f"p{number}", places, lasts) for number in range(chance.randint(2, 4))]
     if is_cluster:
-        producers = [replace(plan, stays=chance.choice((0, 0, 3, 12))) for plan in producers]
+        stays = [chance.choice((0, 0, 3, 12)) for _ in producers]
+        # Who asks for replies goes on until one comes, with the same numbers in each session.
+        producers = [
+            plan if plan.requests else replace(plan, stays=each) for plan, each in zip(producers, stays, strict=True)
+        ]
     _mix_transports(chance, producers, consumers)
     heavy = _heavy(chance, _HEAVY_IN_A_CLUSTER if is_cluster else _HEAVY) if only is None else [only]
     variant = chance.choices((Variant.SHARED, Variant.DEDICATED), (3, 1))[0]
