@@ -137,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--only", type=Harm, choices=list(Harm), metavar="FAULT", help="this fault in every run, alone")
     parser.add_argument(
-        "--minutes", type=_positive(float), default=30.0, help="the most that all runs may take; 30 without"
+        "--minutes", type=_positive(float), default=120.0, help="the most that all runs may take; 120 without"
     )
     parser.add_argument("--stop", action="store_true", help="stop at the first finding")
     parser.add_argument("--cluster", type=int, choices=[3], metavar="NODES", help="with a cluster of so many nodes: 3")

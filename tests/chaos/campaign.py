@@ -23,9 +23,6 @@ RIDE_THROUGH: Final = "60s"
 RIDE_THROUGH_IN_A_CLUSTER: Final = "150s"
 """Longer than a node stands still."""
 
-_KEEPS_FOR_ABSENT: Final = 4
-"""From this release of RabbitMQ on a message for a queue whose node is away is rejected, and not dropped."""
-
 
 class Campaign:
     """Servers, and the inspectors that remember how they were at first.
@@ -49,7 +46,7 @@ class Campaign:
         async with Servers.started(riding, is_cluster=is_cluster) as servers:
             await prepare(servers)
             release = int((await asyncio.to_thread(servers.broker.ctl, "version")).partition(".")[0])
-            yield cls(servers, Promise(riding not in (None, "0"), is_cluster, release < _KEEPS_FOR_ABSENT))
+            yield cls(servers, Promise(riding not in (None, "0"), is_cluster, release))
 
     async def perform(self, schedule: Schedule) -> RunReport:
         """Carry out a schedule. What explains its findings is kept in ``var/chaos``."""

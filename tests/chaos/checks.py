@@ -9,11 +9,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from tests.chaos.history import GRACE, History, Promise, Span, any_overlap
+from tests.chaos.messages import content
 from tests.chaos.recording import EARLIER, REMAINS, REPLIES, Copy, Delivered, Recording, Sent, Settled, Subscribed
 from tests.chaos.schedule import (
     FOR_EACH,
     GATEWAY_KILLS,
     PROBE,
+    QUORUM_SUBSCRIPTIONS,
+    QUORUMS,
     Ack,
     ConsumerPlan,
     Harm,
@@ -69,7 +72,7 @@ def _why_lost(history: History, copy: Copy, queue: str) -> Excuse | None:
     is_lost_with_node = place.kind is not Kind.QUORUM and not message.persistent
     if is_lost_with_node and any(there_at <= span.end for span in history.ends(queue)):
         return Excuse.NOT_PERSISTENT
-    is_dropped = place.kind is Kind.DURABLE and history.promise.drops_for_absent and history.promise.is_cluster
+    is_dropped = place.kind is Kind.DURABLE and history.promise.drops_for_absent
     if is_dropped and any_overlap(history.ends(queue), *history.publishing[copy]):
         return Excuse.SUBSCRIPTION_AWAY
     if place.ack is Ack.AUTO and _may_be_on_its_way(history, copy, queue):
@@ -224,7 +227,7 @@ def in_order(history: History) -> Iterator[Outcome]:
     """
     careful = {plan.name for plan in history.schedule.producers if plan.receipts is Receipts.ALL}
     seen: set[tuple[str, str, int, int]] = set()
-    last: dict[tuple[str, str, str, int], int] = defaultdict(lambda: -1)
+    last: dict[tuple[str, str, str, int, str], int] = defaultdict(lambda: -1)
     for event in history.deliveries:
         producer, number, connection = event.copy
         if producer in careful:
@@ -235,10 +238,20 @@ def in_order(history: History) -> Iterator[Outcome]:
         seen.add((event.queue, producer, number, connection))
         if event.redelivered or known:
             continue
-        key = (event.queue, event.consumer, producer, connection)
+        key = (event.queue, event.consumer, producer, connection, _priority(history, event))
         before, last[key] = last[key], max(last[key], number)
         late = f"{event.copy} at {event.at:.3f} comes after number {before} from {event.queue} to {event.consumer}"
         yield Outcome(Check.ORDER, f"out of order: {late}" if number < before else "")
+
+
+def _priority(history: History, event: Delivered) -> str:
+    """What a message may overtake others for."""
+    is_quorum = event.queue in (*QUORUMS, *(QUORUM_SUBSCRIPTIONS if history.promise.is_cluster else ()))
+    if not is_quorum or not history.promise.quorum_queues_have_priorities:
+        return ""
+    plans = (*history.schedule.producers, PROBE)
+    plan = next((plan for plan in plans if plan.name == event.copy.producer), None)
+    return "" if plan is None else content(history.schedule.seed, plan, event.copy.number).headers.get("priority", "")
 
 
 # Content.

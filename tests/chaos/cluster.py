@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -18,9 +19,11 @@ from deploy.local.errors import LocalError
 from deploy.local.node import PrivateNode
 from tests.chaos.distribution import Distribution
 from tests.chaos.erlang import Erlang
-from tests.chaos.schedule import FaultPlan, Harm, Target
+from tests.chaos.schedule import NODE_SILENCES, FaultPlan, Harm, Target
 from tests.support.chaos import ChaosProxy, Direction, chaos
 from tests.support.deadline import until
+
+logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # it complains of every node that is down
 
 _SIZE: Final = 3
 # Nodes give up one that is silent after a quarter more or less than this, and the one that sees no majority pauses, as
@@ -49,7 +52,11 @@ _REMAINS: Final = (
     "[begin {resource, _, _, Name} = amqqueue:get_name(Queue), "
     'io:format("~s~n", [Name]) end || Queue <- rabbit_amqqueue:list()].'
 )
-_PARTITIONS: Final = 'io:format("~b~n", [length(rabbit_node_monitor:partitions())]).'
+# RabbitMQ 4.3 keeps no such list: its nodes agree by Raft.
+_PARTITIONS: Final = (
+    "Known = erlang:function_exported(rabbit_node_monitor, partitions, 0), "
+    'io:format("~b~n", [length([Node || true <- [Known], Node <- rabbit_node_monitor:partitions()])]).'
+)
 _MOVE_LEADERS: Final = (
     "Nodes = lists:sort(rabbit_nodes:all_running()), To = lists:nth(1 + {} rem length(Nodes), Nodes), "
     "[rabbit_quorum_queue:transfer_leadership(Queue, To) || Queue <- rabbit_amqqueue:list(), "
@@ -180,7 +187,7 @@ class Cluster:
                     await self._all_down(plan.size)
         finally:
             self._hit = []
-        if plan.harm in (Harm.NODE_FREEZE, Harm.NODE_CUT):
+        if plan.harm in NODE_SILENCES:
             await self._end_partition(node)
         await self.until_whole()
 

@@ -11,6 +11,7 @@ from tests.chaos.schedule import (
     COMMIT_CUTS,
     DURABLES,
     GATEWAY_ENDS,
+    NODE_SILENCES,
     OF_CLIENTS,
     OF_CLUSTERS,
     OF_NODES,
@@ -71,7 +72,7 @@ _HEAVY_IN_A_CLUSTER: Final = {
 _LASTS_IN_A_CLUSTER: Final = 6.0
 """The clients work so long that a node is killed and comes back meanwhile."""
 
-_SILENT: Final = frozenset({Harm.LINK_FREEZE, Harm.NODE_FREEZE, Harm.NODE_CUT})
+_SILENT: Final = NODE_SILENCES | {Harm.LINK_FREEZE}
 """Where only heart-beats tell the gateway, so that they have to be quick. Nothing else may break or mend the links."""
 
 
@@ -226,7 +227,7 @@ def _faults(
         links = chance.choices(_LINK_HARMS, k=chance.randint(0 if heavy else 1, 2))
         if OF_CLUSTERS & set(heavy):
             # What is found is to be the node's doing, mostly.
-            links = [] if _SILENT_NODES & set(heavy) or chance.random() < _NODES_ALONE else links[:1]
+            links = [] if NODE_SILENCES & set(heavy) or chance.random() < _NODES_ALONE else links[:1]
         harms += links
         harms += chance.choices(_CLIENT_HARMS, k=chance.randint(0, 3))
     everybody = [each.name for each in producers] + [each.name for each in consumers]
@@ -270,7 +271,6 @@ _LASTS_OF_NODES: Final = {
 _NODES_ALONE: Final = 0.6
 _VERY_LONG: Final = 0.15
 _FREEZES: Final = 30.0, 90.0
-_SILENT_NODES: Final = frozenset({Harm.NODE_FREEZE, Harm.NODE_CUT})
 
 _LONG: Final = {Harm.LINK_FREEZE: 6.0, Harm.LINK_SILENCE: 3.0}
 """Seconds, where the gateway has to notice by itself."""

@@ -50,7 +50,8 @@ class Erlang:
         """Start it beside a node, and end it at the end."""
         command, environment = node.erlang(
             "-noshell", "-hidden", "-sname", f"chaos-{node.amqp_port}@localhost", "-start_epmd", "false",
-            "-kernel", "net_setuptime", "3", "-setcookie", node.cookie, "-eval", " ".join(_LOOP.split()),
+            "-kernel", "net_setuptime", "3", "-kernel", "net_ticktime", "6", "-setcookie", node.cookie,
+            "-eval", " ".join(_LOOP.split()),
         )  # fmt: skip
         process = await asyncio.create_subprocess_exec(
             *command, env=environment, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
@@ -73,10 +74,10 @@ class Erlang:
         async with self._asking, asyncio.timeout(_ANSWERS_WITHIN):
             self._process.stdin.write(f"{node.name} {code}\n".encode())
             lines = []
-            while (line := (await self._process.stdout.readline()).decode().rstrip("\n"))[:1] not in ("+", "-"):
+            while (line := (await self._process.stdout.readline()).decode())[:1] not in ("+", "-"):
                 if not line:
                     raise LocalError("Erlang has ended.")
-                lines.append(line)
-        if line != "+":
-            raise LocalError(f"{node.name}: {line[1:]}")
+                lines.append(line.rstrip("\n"))
+        if not line.startswith("+"):
+            raise LocalError(f"{node.name}: {line[1:].strip()}")
         return lines

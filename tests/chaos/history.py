@@ -20,6 +20,9 @@ FORGOTTEN: Final = 5.0
 _UNKNOWN: Final = 5.0
 """Seconds in which a message without a receipt is thought to be confirmed, whatever stalls."""
 
+_NEW_QUEUES: Final = 4
+"""From this release of RabbitMQ on they are other ones."""
+
 _SLOW: Final = frozenset({Harm.LINK_STALL, Harm.LINK_DELAY, Harm.ALARM})
 LOSSES: Final = LINK_LOSSES | BROKER_ENDS | GATEWAY_ENDS | {Harm.VHOST_DELETION}
 """After these links are lost."""
@@ -48,13 +51,28 @@ def any_overlap(spans: Iterable[Span], begin: float, end: float) -> bool:
 class Promise:
     """What the servers are configured to do.
 
-    With ``ride_through`` sessions outlive their links. A cluster is there as long as most of its nodes are. A broker
-    that ``drops_for_absent`` confirms what it drops because the queue's node is away, as RabbitMQ does before 4.0.
+    With ``ride_through`` sessions outlive their links. A cluster is there as long as most of its nodes are. ``release``
+    is the major one of RabbitMQ.
     """
 
     ride_through: bool = True
     is_cluster: bool = False
-    drops_for_absent: bool = True
+    release: int = 3
+
+    @property
+    def drops_for_absent(self) -> bool:
+        """Whether the broker confirms what it drops because the queue's node is away; later ones reject it."""
+        return self.is_cluster and self.release < _NEW_QUEUES
+
+    @property
+    def forgets_to_confirm(self) -> bool:
+        """Whether a stream never answers for some messages that came while its leader's node stood still."""
+        return self.release < _NEW_QUEUES
+
+    @property
+    def quorum_queues_have_priorities(self) -> bool:
+        """Whether a message overtakes those with a lower priority in every quorum queue."""
+        return self.release >= _NEW_QUEUES
 
 
 @dataclass(frozen=True)

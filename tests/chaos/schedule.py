@@ -169,6 +169,7 @@ NODE_ENDS: Final = NODE_KILLS | {Harm.NODE_STOP, Harm.NODE_FREEZE, Harm.NODE_CUT
 
 Before ``ALL_DOWN`` the nodes are killed.
 """
+NODE_SILENCES: Final = frozenset({Harm.NODE_FREEZE, Harm.NODE_CUT})
 OF_ALL_NODES: Final = frozenset({Harm.ROLLING_RESTART, Harm.ALL_DOWN})
 OF_NODES: Final = NODE_ENDS | {Harm.NODE_DRAIN, Harm.NODE_ALARM, Harm.LEADERS_MOVE}
 OF_CLUSTERS: Final = OF_NODES | {Harm.QUEUE_DELETION, Harm.PERMISSION_LOSS}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tests.chaos.history import GRACE, LOSSES, History, Span, any_overlap
 from tests.chaos.recording import Ended, Fault
-from tests.chaos.schedule import CLIENT_LOSSES, GATEWAY_ENDS, OF_NODES, Harm
+from tests.chaos.schedule import CLIENT_LOSSES, GATEWAY_ENDS, NODE_SILENCES, OF_NODES, Harm, Kind
 from tests.chaos.verdict import Check, Excuse, Outcome
 
 _LOGIN_TIMEOUT = 12.0
@@ -23,6 +23,8 @@ _LONGEST_PAUSE = 3.0
 
 _REFUSED = "access_refused"
 _OF_DELETED_QUEUES = ("Server cancelled subscription", "not_found")
+
+_NO_CONFIRM = "Broker timeout"
 
 _CARRIED_OUT_WITHIN = 10.0
 """Seconds in which what a half-closed client sent is carried out, once there is a broker."""
@@ -83,7 +85,23 @@ def _why_ended(history: History, event: Ended, since: float | None) -> Excuse | 
 def _why_refused(history: History, event: Ended) -> Excuse | None:
     if any_overlap(history.spans({Harm.PERMISSION_LOSS}), event.at, event.at) and _REFUSED in event.error:
         return Excuse.PERMISSION_TAKEN
+    if _was_not_answered(history, event):
+        return Excuse.NOT_ANSWERED
     return Excuse.CANCELLED if _is_of_deleted_queue(history, event) else None
+
+
+def _was_not_answered(history: History, event: Ended) -> bool:
+    """Whether it waited for the confirm of something that it sent to a stream while a node stood still."""
+    if not history.promise.forgets_to_confirm or not event.error.startswith(_NO_CONFIRM):
+        return False
+    silences = [Span(fault.at, fault.until) for fault in history.recording.faults(NODE_SILENCES)]
+    return any(
+        history.schedule.place(message.place).kind is Kind.STREAM
+        and copy not in history.confirmed
+        and (copy.producer, copy.connection) == (event.client, event.connection)
+        and any_overlap(silences, message.at, message.at)
+        for copy, message in history.sent.items()
+    )
 
 
 def _is_of_deleted_queue(history: History, event: Ended) -> bool:

@@ -46,7 +46,7 @@ QUEUE = "chaos-queue-0"
 RIDING = Promise()
 ENDING = Promise(ride_through=False)
 CLUSTER = Promise(is_cluster=True)
-NEWEST = Promise(is_cluster=True, drops_for_absent=False)
+NEWEST = Promise(is_cluster=True, release=4)
 
 
 def scheduled(

@@ -52,6 +52,7 @@ class Excuse(Enum):
     NO_VHOST = "its virtual host was away when it logged in"
     CANCELLED = "its queue was deleted by somebody"
     PERMISSION_TAKEN = "its permissions were taken"
+    NOT_ANSWERED = "for a stream, whose broker neither took nor refused it after a node had stood still"
     NOT_RIDING = "its link was lost, and sessions do not ride through"
 
 
