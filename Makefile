@@ -34,6 +34,7 @@ help:
 	echo "make mutants put small faults into the core for SECONDS=600, and name those that no test finds"
 	echo "make kills   kill the ingest of the pipeline again and again, and a worker of a Spark cluster: nothing is lost or counted twice"
 	echo "make chaos   200 runs with faults in broker, gateway and their connections; SEED=123 repeats one; RUNS=, ARGS="
+	echo "             CLUSTER=3                                       with a cluster of three nodes"
 	echo "make soak    2,000 sessions of mixed behaviour for MINUTES=20, with restarts of the broker; memory and latency stay flat"
 	echo "make bench   compare gateway and RabbitMQ's STOMP plugin: CPU and speed; ROWS=name,name selects; ARGS=--help"
 	echo "             BROKER=newest                                   with the newest RabbitMQ of Debian's unstable; needs root"
@@ -155,7 +156,7 @@ audit: $(STAMP)
 
 # One run again: SEED=. Fewer: RUNS=.
 chaos: $(STAMP)
-	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) $(ARGS)
+	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) $(if $(CLUSTER),--cluster $(CLUSTER)) $(ARGS)
 
 # What mutmut makes lies in mutants/.
 mutants: $(STAMP)

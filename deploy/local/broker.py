@@ -83,12 +83,15 @@ class Broker(Protocol):
 
 
 @contextlib.contextmanager
-def cluster(size: int, config: Sequence[str] = ()) -> Iterator[list[PrivateNode]]:
+def cluster(
+    size: int, config: Sequence[str] = (), relay: Callable[[str, int], int] | None = None
+) -> Iterator[list[PrivateNode]]:
     """A cluster of private nodes, on this machine. They are killed at the end.
 
     Args:
         size: how many nodes.
         config: further lines for each node's rabbitmq.conf.
+        relay: of `PrivateNode`, for each node.
 
     Yields:
         The nodes, taking connections.
@@ -104,7 +107,7 @@ def cluster(size: int, config: Sequence[str] = ()) -> Iterator[list[PrivateNode]
     try:
         for _ in range(size):
             seed = nodes[0] if nodes else None
-            nodes.append(PrivateNode(installation, DataDirectory.fresh(VAR), config=config, seed=seed))
+            nodes.append(PrivateNode(installation, DataDirectory.fresh(VAR), config=config, seed=seed, relay=relay))
         nodes[0].start()
         with ThreadPoolExecutor() as threads:
             deque(threads.map(PrivateNode.start, nodes[1:]), maxlen=0)

@@ -26,6 +26,7 @@ from gateway.errors import CloseReason, CodecError
 from gateway.session import error_frames, ops
 from gateway.session.commit import TransactionHandler
 from gateway.session.context import Hold, SessionContext, State
+from gateway.session.destinations import SUBSCRIPTION_QUEUE
 from gateway.session.pending_operations import PendingOperation
 from gateway.session.publish import Publisher
 from gateway.session.subscription import Subscription
@@ -220,6 +221,23 @@ class RideThrough:
     def _fail(self, code: int, text: str) -> None:
         context = self._context
         context.fail(error_frames.broker_error(code, text, context.settings, CloseReason.LINK_LOST))
+
+
+def rename_queue(context: SessionContext, subscription: Subscription) -> bool:
+    """Give a topic's subscription another queue, unless the queue is durable or the client has named it; whether so.
+
+    A queue that ends with its node need not be waited for. When the node is back, RabbitMQ may still delete all that
+    has the old name, also what was declared since.
+    """
+    request = subscription.request
+    if not isinstance(request, ops.Subscribe) or request.queue is None or request.binding is None:
+        return False
+    queue = request.queue
+    if queue.durable or not queue.name.startswith(SUBSCRIPTION_QUEUE.decode()):
+        return False
+    name = subscription.queue = context.fresh_queue_name().decode()
+    subscription.request = replace(request, queue=replace(queue, name=name), queue_name=name)
+    return True
 
 
 def request_of(subscription: Subscription) -> ops.Subscribe | None:

@@ -44,7 +44,7 @@ from gateway.session.context import READING, Hold, SessionContext, State
 from gateway.session.disconnect import DisconnectHandler
 from gateway.session.observer import SessionObserver
 from gateway.session.publish import Publisher
-from gateway.session.ride_through import RideThrough, request_of
+from gateway.session.ride_through import RideThrough, rename_queue, request_of
 from gateway.session.subscribe import AckHandler, SubscribeHandler
 from gateway.session.subscription import Subscription
 from gateway.stomp.decoder import Decoder, FrameLimits
@@ -234,6 +234,10 @@ class Session:
     def request_of(subscription: Subscription) -> ops.Subscribe | None:
         """The operation that brings a subscription back; None if it has ended."""
         return request_of(subscription)
+
+    def rename_queue(self, subscription: Subscription) -> bool:
+        """Give a subscription another queue if its own is away and may be left; whether it has another one now."""
+        return rename_queue(self._context, subscription)
 
     def what_is_lost(self) -> ops.Recover:
         """What a recovery that is under way has to bring back now."""

@@ -4,7 +4,8 @@ A queue is away while its node is: the broker has not forgotten it, and nobody c
 from release to release, but it can be told without reading texts. A passive declaration is refused with 404 if the
 queue does not exist; if the queue is away, it is refused with 404 (3.10), or not answered before the queue is back
 (4.3). What tells the two refusals apart is a declaration that is not passive and has an argument that no queue may
-have: it is refused with 404 only if the queue is away, and never makes a queue.
+have: it is refused with 404 only if the queue is away, and never makes a queue. While a node stops in good order, its
+queues are stopped before it is away. Then the argument differs from that of the queue, which a deleted one has not.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ PROMPT: Final = 2.0
 # How long a question outlives those who have asked it, in seconds.
 _LINGERS: Final = 2.0
 
+# RabbitMQ says this of an argument that differs from the queue's own.
+_DIFFERS: Final = "inequivalent arg"
 # RabbitMQ 3.10 says this of a queue that is away, for users who may not declare it.
 _NODE_IS_AWAY: Final = "is down or inaccessible"
 
@@ -146,7 +149,8 @@ async def _state(link: Link, queue: str) -> QueueState:
     declared = await _refusal(link, lambda channel: channel.may_declare(queue))
     if declared is not None and declared.code == ACCESS_REFUSED:
         return QueueState.AWAY if _NODE_IS_AWAY in refusal.text else QueueState.DELETED
-    return QueueState.AWAY if declared is not None and declared.code == NOT_FOUND else QueueState.DELETED
+    is_away = declared is not None and (declared.code == NOT_FOUND or _DIFFERS in declared.text)
+    return QueueState.AWAY if is_away else QueueState.DELETED
 
 
 async def _refusal(link: Link, ask: Callable[[LinkChannel], Awaitable[object]]) -> UpstreamError | None:

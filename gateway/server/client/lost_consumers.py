@@ -149,6 +149,8 @@ class LostConsumers:
                 state = await links.queue_watch.state(subscription.queue)
                 if state is QueueState.AWAY:
                     self._note_away()
+                    if self._session.rename_queue(subscription):
+                        continue
                     self._log.waits_for(subscription.queue)
                     state = await links.queue_watch.settled(subscription.queue)
                 if state is QueueState.DELETED:

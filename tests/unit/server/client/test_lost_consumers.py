@@ -140,3 +140,41 @@ def test_a_subscription_that_waits_can_be_ended() -> None:
         assert "Basic.Consume" not in broker.methods
 
     play(scene)
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_renamed"),
+    [("", True), ("durable:true\nauto-delete:false\n", False), ("x-queue-name:mine\n", False)],
+)
+def test_a_queue_that_ends_with_its_node_is_not_waited_for(headers: str, *, is_renamed: bool) -> None:
+    """RabbitMQ deletes what has the name of such a queue when its node is back, even if it was declared since."""
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(f"SUBSCRIBE\nid:1\ndestination:/topic/t\n{headers}\n")
+        [subscription] = client.session.subscriptions.all
+        old = subscription.queue
+        bound: list[str] = []
+
+        stuck: set[tuple[Link, int]] = set()
+
+        def script(link: Link, method: Frame) -> Frame | None:
+            """A channel works in order: behind what is not answered nothing is."""
+            channel = (link, broker.channel)
+            if isinstance(method, commands.Queue.Declare) and method.queue == old:
+                stuck.add(channel)
+            if channel in stuck:
+                return None
+            if isinstance(method, commands.Queue.Bind):
+                bound.append(method.queue)
+            return usual_answer(method)
+
+        broker.script = script
+        broker.lose()
+        await asyncio.sleep(20)
+        [subscription] = client.session.subscriptions.all
+        assert (subscription.queue != old) is is_renamed
+        assert client.session.awaited_queues == ([] if is_renamed else [old])
+        assert (subscription.queue in bound) is is_renamed
+        assert b"ERROR" not in client.output
+
+    play(scene)
