@@ -12,7 +12,7 @@ WORKERS := 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint style types law docs tests test-newest test-pythons test-deb dist deb kills clients fuzz audit mutants bench bench-journal bench-ingest
+.PHONY: help setup run test lint style types law docs tests test-brokers test-pythons test-deb dist deb kills clients fuzz audit mutants bench bench-journal bench-ingest
 .PHONY: bench-floor bench-full bench-growth bench-neighbours bench-pages bench-report bench-workers demo-pipeline demo-cluster chaos soak clean
 .SILENT:
 
@@ -23,7 +23,7 @@ help:
 	echo "make test    check style, types, import law and docs, and run all tests; PYTEST='-k name' selects tests"
 	echo "             WORKERS=2                                       so many processes run them, 3 without"
 	echo "make lint    the same without the tests"
-	echo "make test-newest  run parity, system and fault tests with the newest RabbitMQ of Debian's unstable; needs root"
+	echo "make test-brokers run parity, system, fault and cluster tests on RabbitMQ 3.10, 4.0 and the newest; BROKER=4.0 on one; needs root"
 	echo "make test-pythons run the tests of the gateway on every Python from 3.11 on that is here; ARGS=--debian adds those of Debian's unstable"
 	echo "make dist    build wheel, sdist, Debian package, SBOM and checksums in dist/; make deb: the Debian package alone"
 	echo "make test-deb  install, use, upgrade and remove the Debian package on a fresh Debian that boots; needs root"
@@ -34,6 +34,7 @@ help:
 	echo "make mutants put small faults into the core for SECONDS=600, and name those that no test finds"
 	echo "make kills   kill the ingest of the pipeline again and again, and a worker of a Spark cluster: nothing is lost or counted twice"
 	echo "make chaos   200 runs with faults in broker, gateway and their connections; SEED=123 repeats one; RUNS=, ARGS="
+	echo "             CLUSTER=3                                       with a cluster of three nodes"
 	echo "make soak    2,000 sessions of mixed behaviour for MINUTES=20, with restarts of the broker; memory and latency stay flat"
 	echo "make bench   compare gateway and RabbitMQ's STOMP plugin: CPU and speed; ROWS=name,name selects; ARGS=--help"
 	echo "             BROKER=newest                                   with the newest RabbitMQ of Debian's unstable; needs root"
@@ -99,13 +100,14 @@ tests: $(PIPELINE)
 	$(BIN)/python -m deploy.local.promtool
 	$(BIN)/python -m deploy.local.kube_programs
 	$(BIN)/python -m deploy.local.load_balancers
-	$(BIN)/python -m pytest -m "not clients and not kills and not deb" $(or $(PYTEST),-n $(WORKERS))
+	$(BIN)/python -m pytest -m "not clients and not kills and not deb and not brokers" $(or $(PYTEST),-n $(WORKERS))
 	echo "To test clients in Ruby, Perl and JavaScript: make clients"
 
-# Debian's unstable goes into var/newest, once. deploy.local.broker reads BROKER, and so do the benchmarks.
-test-newest: $(STAMP)
-	$(BIN)/python -m deploy.local.newest
-	BROKER=newest $(BIN)/python -m pytest -m system tests/system tests/fault $(or $(PYTEST),-n $(WORKERS))
+# Minutes for each release; those that are not installed go into var, once. deploy.local.broker reads BROKER, and so do
+# the benchmarks.
+test-brokers: $(STAMP)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --editable '.[dev,ship]'
+	$(BIN)/python -m tests.brokers $(if $(BROKER),--only $(BROKER)) $(or $(PYTEST),-n $(WORKERS))
 
 # Environments in var/pythons.
 test-pythons: $(STAMP)
@@ -154,7 +156,7 @@ audit: $(STAMP)
 
 # One run again: SEED=. Fewer: RUNS=.
 chaos: $(STAMP)
-	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) $(ARGS)
+	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) $(if $(CLUSTER),--cluster $(CLUSTER)) $(ARGS)
 
 # What mutmut makes lies in mutants/.
 mutants: $(STAMP)
@@ -165,8 +167,8 @@ mutants: $(STAMP)
 soak: $(STAMP)
 	$(BIN)/python -m tests.soak $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
-# Results with another broker have a file of their own, and places of their own in the pages.
-BENCH_JSON := $(if $(filter newest,$(BROKER)),--json var/bench-newest.json)
+# Results with another broker have a file of their own; the newest's have places of their own in the pages.
+BENCH_JSON := $(if $(BROKER),--json var/bench-$(BROKER).json)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench $(if $(ROWS),--rows $(ROWS)) $(BENCH_JSON) $(ARGS)

@@ -184,6 +184,8 @@ class CloseReason(Enum):
     """The AMQP connection that carried the session is gone."""
     OPERATION_TIMEOUT = "operation-timeout"
     """The broker did not answer in time."""
+    ACCESS_REVOKED = "access-revoked"
+    """The broker, asked again, does not accept the login any more."""
     OPERATOR = "operator"
     """An operator closed it."""
     TOKEN_EXPIRED = "token-expired"  # noqa: S105 - no password

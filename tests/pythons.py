@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.local import debian_tree, newest
+from deploy.local import debian_tree, releases
 from deploy.local.errors import LocalError
 
 OLDEST: Final = (3, 11)
@@ -116,12 +116,13 @@ def debians() -> Iterator[Interpreter]:
     Raises:
         LocalError: that is impossible here; the text says why.
     """
-    newest.provide(lambda line: print(line, flush=True))
-    if not debian_tree.programs(newest.DIRECTORY, "python3.*"):
+    releases.provide(releases.NEWEST, lambda line: print(line, flush=True))
+    directory = releases.directory(releases.NEWEST)
+    if not debian_tree.programs(directory, "python3.*"):
         print("Adding the Pythons of Debian's unstable, which takes a minute or two", flush=True)
-        debian_tree.add(newest.DIRECTORY, _DEBIANS)
-    for program in debian_tree.programs(newest.DIRECTORY, "python3.[0-9]*"):
-        if found := Interpreter.ask(program, debian_tree.within(newest.DIRECTORY)):
+        debian_tree.add(directory, _DEBIANS)
+    for program in debian_tree.programs(directory, "python3.[0-9]*"):
+        if found := Interpreter.ask(program, debian_tree.within(directory)):
             yield found
 
 

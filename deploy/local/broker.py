@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from deploy.local import container, debian, newest
+from deploy.local import container, debian, releases
 from deploy.local.datadir import DataDirectory
 from deploy.local.errors import LocalError
 from deploy.local.given import GivenBroker
 from deploy.local.installation import Installation
 from deploy.local.node import PrivateNode
 
-Source = Literal["given", "installed", "debian", "container", "newest"]
-"""Where a RabbitMQ comes from: AMQP_URL; an installed one; Debian's package, installed if we are root; Docker; Debian's
-unstable, in a folder of its own, only if BROKER asks for it."""
+Source = Literal["given", "installed", "debian", "container"]
+"""Where a RabbitMQ comes from: AMQP_URL; an installed one; Debian's package, installed if we are root; Docker. With
+BROKER it is a release of `releases`, and no other broker."""
 
 FOR_RUNNING: tuple[Source, ...] = ("given", "installed", "debian", "container")
 FOR_TESTS: tuple[Source, ...] = ("container", "installed", "debian", "given")
@@ -83,12 +83,15 @@ class Broker(Protocol):
 
 
 @contextlib.contextmanager
-def cluster(size: int, config: Sequence[str] = ()) -> Iterator[list[PrivateNode]]:
+def cluster(
+    size: int, config: Sequence[str] = (), relay: Callable[[str, int], int] | None = None
+) -> Iterator[list[PrivateNode]]:
     """A cluster of private nodes, on this machine. They are killed at the end.
 
     Args:
         size: how many nodes.
         config: further lines for each node's rabbitmq.conf.
+        relay: of `PrivateNode`, for each node.
 
     Yields:
         The nodes, taking connections.
@@ -96,14 +99,15 @@ def cluster(size: int, config: Sequence[str] = ()) -> Iterator[list[PrivateNode]
     Raises:
         LocalError: there is no RabbitMQ here, or a node did not start.
     """
-    installation = newest.provide() if _wants_newest(os.environ) else Installation.find()
+    release = releases.wanted(os.environ)
+    installation = releases.provide(release) if release else Installation.find()
     if installation is None:
         raise LocalError("No RabbitMQ is installed here.")
     nodes: list[PrivateNode] = []
     try:
         for _ in range(size):
             seed = nodes[0] if nodes else None
-            nodes.append(PrivateNode(installation, DataDirectory.fresh(VAR), config=config, seed=seed))
+            nodes.append(PrivateNode(installation, DataDirectory.fresh(VAR), config=config, seed=seed, relay=relay))
         nodes[0].start()
         with ThreadPoolExecutor() as threads:
             deque(threads.map(PrivateNode.start, nodes[1:]), maxlen=0)
@@ -138,7 +142,7 @@ def running(
     """Find a RabbitMQ, start it, and stop it afterwards.
 
     Args:
-        order: sources to try, unless BROKER is `newest`.
+        order: sources to try, unless BROKER names a release.
         plugins: for a broker that is started here, e.g. `rabbitmq_stomp`, `rabbitmq_management`.
         config: further lines for its rabbitmq.conf.
         data_dir: where a private node keeps its data, which is kept; by default a temporary directory under `var/`.
@@ -160,8 +164,10 @@ def running(
 
 
 def _find(order: Sequence[Source], request: _Request) -> Broker:
+    if release := releases.wanted(request.environ):
+        return _node(releases.provide(release, request.say), request)
     failures: list[str] = []
-    for source in ("newest",) if _wants_newest(request.environ) else order:
+    for source in order:
         try:
             if broker := _SOURCES[source](request):
                 return broker
@@ -172,13 +178,6 @@ def _find(order: Sequence[Source], request: _Request) -> Broker:
         f"No RabbitMQ to be had{tried}: install it (Debian: `apt install rabbitmq-server`), or start a Docker engine, "
         "or name a broker with AMQP_URL=amqp://user:password@host:5672/virtual-host."
     )
-
-
-def _wants_newest(environ: Mapping[str, str]) -> bool:
-    wanted = environ.get("BROKER", "")
-    if wanted not in {"", "newest"}:
-        raise LocalError(f"BROKER is {wanted!r}, and may only be `newest`: correct it, or unset it.")
-    return bool(wanted)
 
 
 class _SourceError(Exception):
@@ -193,10 +192,6 @@ def _given(request: _Request) -> Broker | None:
 def _installed(request: _Request) -> Broker | None:
     installation = Installation.find()
     return None if installation is None else _node(installation, request)
-
-
-def _newest(request: _Request) -> Broker:
-    return _node(newest.provide(request.say), request)
 
 
 def _node(installation: Installation, request: _Request) -> Broker:
@@ -225,5 +220,4 @@ _SOURCES: Mapping[Source, Callable[[_Request], Broker | None]] = {
     "installed": _installed,
     "debian": _debian,
     "container": _container,
-    "newest": _newest,
 }

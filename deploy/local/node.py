@@ -51,6 +51,7 @@ class PrivateNode:
         say: Callable[[str], None] = lambda _line: None,
         deadline: float = 120.0,
         seed: Self | None = None,
+        relay: Callable[[str, int], int] | None = None,
     ) -> None:
         """Choose ports; nothing is started yet.
 
@@ -63,6 +64,8 @@ class PrivateNode:
             say: takes a line about the progress.
             deadline: seconds that a start may take.
             seed: a node that runs. The new node joins its cluster at its first start, and must be stopped before it.
+            relay: takes the node's name and the port of the port mapper, and returns the port where the node is to ask
+                for it.
         """
         self._installation = installation
         self._directory = directory
@@ -82,6 +85,7 @@ class PrivateNode:
                 f"cluster_formation.classic_config.nodes.{number} = {name}"
                 for number, name in enumerate((seed.name, self.name), 1)
             )
+        self._mapper_port = self._epmd_port if relay is None else relay(self.name, self._epmd_port)
         self._epmd: Child | None = None
         self._server: Child | None = None
 
@@ -176,17 +180,23 @@ class PrivateNode:
         finally:
             self._directory.release()
 
+    def shut_down(self) -> None:
+        """Stop the broker in good order, as a service manager does. `start` brings it back."""
+        if self._server:
+            self._server.stop(self._deadline)
+
     def kill(self) -> None:
         """End the broker as a power cut would: SIGKILL to everything it runs."""
         if self._server:
             self._server.kill()
 
-    def ctl(self, *arguments: str, timeout: float = 60.0) -> str:
+    def ctl(self, *arguments: str, timeout: float = 60.0, program: str = "rabbitmqctl") -> str:
         """Run rabbitmqctl against this node, e.g. `ctl("list_queues", "name", "messages")`. It takes about a second.
 
         Args:
             arguments: of rabbitmqctl.
             timeout: seconds.
+            program: another of RabbitMQ's commands, `rabbitmq-queues` for example.
 
         Returns:
             What it printed, tables without their header and banner lines.
@@ -194,13 +204,24 @@ class PrivateNode:
         Raises:
             LocalError: it failed; the text holds what it printed.
         """
-        command = self._command(self._installation.scripts / "rabbitmqctl", "--quiet", *arguments)
+        command = self._command(self._installation.scripts / program, "--quiet", *arguments)
         done = subprocess.run(
             command, env=self._environment(), capture_output=True, text=True, timeout=timeout, check=False
         )
         if done.returncode != 0:
-            raise LocalError(f"`rabbitmqctl {' '.join(arguments)}` failed: {(done.stderr or done.stdout).strip()}")
+            raise LocalError(f"`{program} {' '.join(arguments)}` failed: {(done.stderr or done.stdout).strip()}")
         return done.stdout
+
+    def erlang(self, *arguments: str) -> tuple[list[str], dict[str, str]]:
+        """The command of an Erlang of the node's release, and its environment. It finds the nodes of the cluster.
+
+        Args:
+            arguments: of `erl`.
+        """
+        command = self._command(
+            self._installation.epmd.with_name("erl"), *_DISTRIBUTION_ON_LOOPBACK.split(), *arguments
+        )
+        return command, self._environment() | {"ERL_EPMD_PORT": str(self._epmd_port)}
 
     @property
     def _pid_file(self) -> Path:
@@ -237,7 +258,7 @@ class PrivateNode:
             OWNER_VARIABLE: data,
             "HOME": f"{data}/home",
             "LC_ALL": "C.UTF-8",
-            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_PORT": str(self._mapper_port),
             "ERL_EPMD_ADDRESS": LOOPBACK,
             "ERL_CRASH_DUMP_SECONDS": "0",
             "RABBITMQ_NODENAME": self.name,

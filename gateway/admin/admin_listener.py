@@ -18,6 +18,7 @@ from gateway.config.model import GatewayConfig
 from gateway.config.scalars import SocketAddress
 from gateway.config.unix_address import ListenAddress, UnixAddress
 from gateway.errors import ListenError
+from gateway.server.descriptors import admin_connections
 from gateway.server.listen.listener import OpenListener
 from gateway.server.process.reload import KEPT_UNTIL_RESTART
 from gateway.server.tls_contexts import TlsContexts
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("gateway.admin")
 
-# Connections at once, those in their TLS handshake included; and the seconds that a handshake may take.
-_MAX_CONNECTIONS: Final = 64
+# The seconds that a TLS handshake may take.
 _HANDSHAKE_TIMEOUT: Final = 10.0
 _BACKLOG: Final = 100
 
@@ -122,7 +122,7 @@ class AdminListener:
             socket_mode=self._first.socket_mode,
             socket_group=self._first.socket_group,
             tls=None if tls is None else ListenerTls.model_construct(**dict(tls)),
-            max_connections=_MAX_CONNECTIONS,
+            max_connections=admin_connections(),
             allowed_networks=settings.allowed_networks,
             denied_networks=settings.denied_networks,
             login_timeout=_HANDSHAKE_TIMEOUT,

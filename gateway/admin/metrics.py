@@ -85,6 +85,8 @@ _EVENTS: Final[tuple[tuple[str, str, Labels, Callable[[VirtualHostStats], Counts
     ("errors", "ERROR frames sent.", ("code",), lambda host: _by_one(host.errors)),
     ("holds_begun", "Times that a client began not to be read, as seen at the end of a batch.", ("reason",),
      lambda host: _by_one(host.holds)),
+    ("rechecks", "Logins that brokers were asked about again, by the result.", ("result",),
+     lambda host: _by_one(host.rechecks)),
 )  # fmt: skip
 
 
@@ -169,6 +171,8 @@ class GatewayCollector(Collector):
         yield gauge_family("messages_unacknowledged", text, (_HOST,), _by_host(snapshot.unacknowledged))
         text = "Subscriptions, by their ack header."
         yield gauge_family("subscriptions", text, (_HOST, "ack"), snapshot.subscriptions)
+        text = "Subscriptions that wait for their queue, because its node is away."
+        yield gauge_family("subscriptions_awaiting_queue", text, (_HOST,), _by_host(snapshot.awaiting))
         yield gauge_family("holds", "Sessions that are not read for a reason.", (_HOST, "reason"), snapshot.holds)
 
     def _links(self) -> Iterator[Metric]:

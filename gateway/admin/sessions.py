@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 # What one session shows at most: the destinations it sends most to, and its subscriptions.
 _MAX_SENDS: Final = 200
 _MAX_SUBSCRIPTIONS: Final = 1000
+# And in a list of sessions, each.
+_MAX_QUEUES: Final = 10
 
 
 def _identity(client: ClientConnection) -> str:
@@ -74,6 +76,7 @@ SESSIONS: Final[Listing[ClientConnection]] = Listing(
         "heart_beat": lambda client: client.session.heartbeats.header.decode(),
         "listener": lambda client: str(client.stats.listener.address),
         "holds": lambda client: sorted(hold.value for hold in client.session.holds),
+        "awaited_queues": lambda client: [shown(name.encode()) for name in client.session.awaited_queues[:_MAX_QUEUES]],
         "subscriptions": lambda client: len(client.session.subscriptions.all),
         "unacknowledged": unacknowledged,
         "unconfirmed": lambda client: len(client.session.confirms),
@@ -93,7 +96,7 @@ SESSIONS: Final[Listing[ClientConnection]] = Listing(
     },
     "connected_at",
     ("id",),
-    unsorted=frozenset(("holds",)),
+    unsorted=frozenset(("holds", "awaited_queues")),
     choices={"hold": tuple(hold.value for hold in Hold)},
 )
 
@@ -126,6 +129,7 @@ def _subscription(subscription: Subscription) -> dict[str, Any]:
         "destination": shown(subscription.address),
         "ack": subscription.mode.value.decode(),
         "queue": subscription.queue,
+        "awaits_queue": subscription.awaits_queue,
         "delivered": stats.delivered,
         "redelivered": stats.redelivered,
         "unacknowledged": stats.outstanding,

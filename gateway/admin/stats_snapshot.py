@@ -40,6 +40,7 @@ class StatsSnapshot:
         self.sessions = Counter(dict.fromkeys(gateway.stats.hosts, 0))
         self.unconfirmed, self.unacknowledged = self.sessions.copy(), self.sessions.copy()
         self.subscriptions: Counter[tuple[str, ...]] = Counter()
+        self.awaiting = self.sessions.copy()
         # A hold that has happened before is shown as 0 when no session has it, so that a graph shows its end.
         known_holds = ((label, reason) for label, host in gateway.stats.hosts.items() for reason in host.holds)
         self.holds: Counter[tuple[str, ...]] = Counter(dict.fromkeys(known_holds, 0))
@@ -66,6 +67,7 @@ class StatsSnapshot:
         for subscription in session.subscriptions.all:
             self.subscriptions[label, subscription.mode.value.decode()] += 1
             self.unacknowledged[label] += subscription.ledger.outstanding
+            self.awaiting[label] += subscription.awaits_queue
         for hold in session.holds:
             self.holds[label, hold.value] += 1
 

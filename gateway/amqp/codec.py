@@ -35,11 +35,13 @@ _LONG_STRING: Final = b"S"
 
 _PUBLISH: Final = 40
 _ACK: Final = 80
+_REJECT: Final = 90
 _NACK: Final = 120
 
 # class and method as one number, for dispatch on received frames, and for what a close refuses
 PUBLISH: Final = 60 << 16 | 40
 QUEUE_DECLARE: Final = 50 << 16 | 10
+QUEUE_BIND: Final = 50 << 16 | 20
 CONSUME: Final = 60 << 16 | 20
 DELIVER: Final = 60 << 16 | 60
 ACK: Final = 60 << 16 | 80
@@ -63,6 +65,11 @@ def encode_ack(channel: int, tag: int, *, multiple: bool) -> bytes:
 def encode_nack(channel: int, tag: int, *, multiple: bool, requeue: bool) -> bytes:
     """Encode basic.nack, RabbitMQ's extension of reject: one frame. Without requeue, messages may be dead-lettered."""
     return _ACK_FRAME.pack(METHOD, channel, 13, _BASIC, _NACK, tag, multiple | requeue << 1, 0xCE)
+
+
+def encode_reject(channel: int, tag: int, *, requeue: bool) -> bytes:
+    """Encode basic.reject: one frame, for one delivery."""
+    return _ACK_FRAME.pack(METHOD, channel, 13, _BASIC, _REJECT, tag, requeue, 0xCE)
 
 
 def encode_publish(channel: int, exchange: bytes, routing_key: bytes, *, mandatory: bool = False) -> bytes:

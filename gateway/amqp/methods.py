@@ -99,6 +99,12 @@ def bind(queue: str, exchange: str, routing_key: str) -> Method:
     return Method(50 << 16 | 20, b"%b%b\0%b" % (_TICKET, names, _NO_ENTRIES))
 
 
+def unbind(queue: str, exchange: str, routing_key: str, arguments: Mapping[str, Any]) -> Method:
+    """queue.unbind."""
+    names = _name(queue) + _name(exchange) + _name(routing_key)
+    return Method(50 << 16 | 50, b"%b%b%b" % (_TICKET, names, _table(arguments)))
+
+
 def delete(queue: str, *, if_unused: bool = False, if_empty: bool = False) -> Method:
     """queue.delete."""
     return Method(50 << 16 | 40, b"%b%b%c" % (_TICKET, _name(queue), if_unused | if_empty << 1))

@@ -203,10 +203,14 @@ def _check(options: argparse.Namespace) -> ExitCode:
     if options.offline:
         return ExitCode.OK
     from gateway.server.broker.probe import first_broker_warnings, probe, report_lines, unserved  # noqa: PLC0415
+    from gateway.server.descriptors import unreachable_limits  # noqa: PLC0415
 
     reports = run_coroutine(probe(config.resolved_virtual_hosts()))
-    lines = [*report_lines(reports), *first_broker_warnings(config.resolved_virtual_hosts(), reports)]
-    print("\n".join(lines))
+    warnings = [
+        *first_broker_warnings(config.resolved_virtual_hosts(), reports),
+        *(f"warning: {text}" for text in unreachable_limits(config)),
+    ]
+    print("\n".join([*report_lines(reports), *warnings]))
     missing = unserved(reports)
     if missing:
         return _failed(f"\nno usable upstream for: {', '.join(missing)}", ExitCode.FAILURE)

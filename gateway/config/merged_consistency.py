@@ -47,7 +47,6 @@ def merged_contradictions(config: GatewayConfig, files: ConfigFiles, in_file: Pl
         yield from _useless_rules(trail, place, in_file)
     for trail, place in places.items():
         yield from _low_maximum(trail, place, virtual_hosts)
-    yield from _shared_renewals(config, virtual_hosts)
     if config.workers > 1 and sys.platform != "linux":
         yield Finding(("workers",), "Only Linux spreads connections over several processes.", "Set workers to 1.")
 
@@ -175,19 +174,3 @@ def _low_maximum(
         key = "default" if "default" in place.prefetch.model_fields_set else "max"
         about = (("defaults", "prefetch"), (*trail, "prefetch"))
         yield Finding((*trail, "prefetch", key), "default is more than max here.", "Make max at least as large.", about)
-
-
-def _shared_renewals(config: GatewayConfig, virtual_hosts: Mapping[str, VirtualHost]) -> Iterator[Finding]:
-    """Token renewal on links that clients share: one client's token would be used for others."""
-    reported: set[Trail] = set()
-    for virtual_host in virtual_hosts.values():
-        if not virtual_host.token_renewal or virtual_host.links == "dedicated":
-            continue
-        given = config.virtual_hosts[virtual_host.name].model_fields_set
-        key = "links" if "links" in given and "token_renewal" not in given else "token_renewal"
-        trail: Trail = ("virtual_hosts", virtual_host.name, key) if key in given else ("defaults", key)
-        if trail not in reported:
-            reported.add(trail)
-            sentence = "Tokens can be renewed only on links of a client's own."
-            about = tuple(place for each in ("links", "token_renewal") for place in _settings(virtual_host.name, each))
-            yield Finding(trail, sentence, "Set links to dedicated.", about)

@@ -162,13 +162,19 @@ class VirtualHostSettings(MergeableModel):
     for each client."""
     login_cache: Annotated[float, Duration()] = 60.0
     """A login on a shared link is trusted this long after the broker accepted it. 0 asks always."""
+    recheck: Annotated[float, Duration()] = 0.0
+    """How often the broker is asked again whether a session's login, and what it consumes, are still allowed. What is
+    not ends with an ERROR. 0: never, as with the plugin, and RabbitMQ goes on delivering."""
     default_topic_exchange: EncodedText = b"amq.topic"
     """The exchange behind /topic/ destinations."""
     subscription_queues: Literal["auto", "shared", "exclusive"] = "auto"
     """Whether the queue of a /topic or /exchange subscription that is not durable belongs to its session alone. auto:
-    from RabbitMQ 4.3 on, which refuses shared ones."""
+    from RabbitMQ 4.3 on, as its plugin does."""
     default_nack_requeue: Annotated[bool, Switch()] = True
     """Whether a NACK without a requeue header puts the message back into its queue."""
+    nack_counts: Annotated[bool, Switch()] = False
+    """Whether a NACK that puts a message back counts toward the delivery-limit of a quorum queue with RabbitMQ 4.3 and
+    later, too, so that a message that clients refuse again and again is dead-lettered. Before 4.3 it always counts."""
     max_frame_size: Annotated[int, Size()] = 4 << 20
     """The largest frame that a logged-in client may send: headers and body."""
     heart_beat_grace: Annotated[float, Factor(least=1, most=100)] = 2.0
@@ -209,9 +215,9 @@ class VirtualHostSettings(MergeableModel):
     """Who may send to and subscribe to what, and what other destination is meant by one."""
     limits: Limits = Field(default_factory=Limits)
     """Sessions and rates, by user and by address."""
-    token_renewal: Annotated[bool, Switch()] = False
-    """Passcodes are OAuth 2 tokens, and a client may renew its own with the extension frame TOKEN. Needs links:
-    dedicated."""
+    token_renewal: Annotated[bool, Switch()] | None = None
+    """Passcodes are OAuth 2 tokens: a client may renew its own with the extension frame TOKEN, and its session ends
+    with it. null: where the broker ends connections whose token has expired, as RabbitMQ does from 4.3 on."""
     journal: JournalSettings = Field(default_factory=JournalSettings)
     """The traffic journal: what happened, for people and for the pipeline."""
 

@@ -20,7 +20,7 @@ from gateway.session import ops
 from gateway.session.cached_publish import CachedPublish
 from gateway.session.context import Hold
 from gateway.session.delivery_ledger import AckMode
-from gateway.session.destinations import TEMP_QUEUE, parse
+from gateway.session.destinations import TEMP_QUEUE, DestinationKind, parse
 from gateway.session.queues import QueueSpec
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
@@ -28,7 +28,8 @@ from gateway.session.traffic import DeliveryCounter, SendCounter
 
 # Holds that show pressure; the others are normal.
 _HOLDS: Final = (
-    Hold.CONFIRM_WINDOW, Hold.LINK_WRITE, Hold.LINK_LOST, Hold.BROKER_BLOCKED, Hold.RATE_LIMIT, Hold.CLIENT_WRITE,
+    Hold.CONFIRM_WINDOW, Hold.LINK_WRITE, Hold.LINK_LOST, Hold.QUEUE_AWAY, Hold.REPLAY, Hold.BROKER_BLOCKED,
+    Hold.RATE_LIMIT, Hold.CLIENT_WRITE,
 )  # fmt: skip
 
 # Subscriptions whose end is written in one go. That takes a few milliseconds.
@@ -41,7 +42,7 @@ class Recorder(SessionRecorder):
     ``connected`` is when the client connected, on the journal's clock; ``peer`` is its address as the journal shows it.
     """
 
-    __slots__ = ("_errors_before", "_held", "_session", "header_values", "stamp")
+    __slots__ = ("_awaited", "_away", "_errors_before", "_held", "_session", "header_values", "stamp")
 
     def __init__(
         self, journal: VirtualHostJournal, session: Session, virtual_host: str, connected: int, *, peer: str | None,
@@ -55,6 +56,9 @@ class Recorder(SessionRecorder):
         self._errors_before = session.traffic.errors_sent
         # The holds of the session, and when they were first seen.
         self._held: dict[Hold, int] = {}
+        # When subscriptions began to wait for their queues, and the queue that the session was held for last.
+        self._away: dict[Subscription, int] = {}
+        self._awaited: str | None = None
         self.begin(connected, peer, session.heartbeats.header.decode(), tls=tls)
         if session.certificate_name is not None:
             self.used("certificate-login")
@@ -106,6 +110,18 @@ class Recorder(SessionRecorder):
         kind = parse(operation.subscription.address).kind
         self.subscription_begun(fields, prefetch, features_of_subscribe(kind, fields, prefetch, has_offset=has_offset))
 
+    def queue_away(self, subscription: Subscription) -> None:
+        """See `SessionObserver`."""
+        self._away[subscription] = self.writer.clock.now
+
+    def queue_back(self, subscription: Subscription) -> None:
+        """See `SessionObserver`."""
+        began, counter = self._away.pop(subscription, None), self._deliveries.get(subscription)
+        if began is not None and counter is not None:
+            fields, latency = counter.fields, self.writer.clock.now - began
+            whose = fields.destination, fields.kind, fields.identifier
+            self.writer.put(schema.HoldLine(*self._lines.common(), Hold.QUEUE_AWAY.value, latency, *whose))
+
     # For the server.
 
     def look(self, holds: set[Hold]) -> None:
@@ -113,12 +129,16 @@ class Recorder(SessionRecorder):
         if not holds and not self._held:
             return
         now = self.writer.clock.now
+        for queue in self._session.awaited_for_sends:
+            self._awaited = self._journal.destinations.name(b"/queue/" + queue.encode())
         for hold in _HOLDS:
             if hold in holds:
                 self._held.setdefault(hold, now)
             elif hold in self._held:
-                latency = now - self._held.pop(hold)
-                self.writer.put(schema.HoldLine(*self._lines.common(), hold.value, latency))
+                line = schema.HoldLine(*self._lines.common(), hold.value, now - self._held.pop(hold))
+                if hold is Hold.QUEUE_AWAY and self._awaited is not None:
+                    line.d, line.dk, self._awaited = self._awaited, KIND_CODES[DestinationKind.QUEUE], None
+                self.writer.put(line)
 
     def ended(self, reason: CloseReason | None, bytes_in: int, bytes_out: int) -> Iterator[None]:
         """Write the session's end: its last counts, its subscriptions and its totals.

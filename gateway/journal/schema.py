@@ -174,7 +174,10 @@ class SubscribeLine(SubscriptionLine, tag="sub"):
 
 
 class UnsubscribeLine(DestinationLine, tag="unsub"):
-    """A subscription ended. ``n``: its unacknowledged deliveries. ``x``: unsubscribe, deleted, cancelled or end."""
+    """A subscription ended. ``n``: its unacknowledged deliveries.
+
+    ``x``: unsubscribe, deleted, cancelled, revoked or end.
+    """
 
     s: str
     x: str
@@ -250,10 +253,17 @@ class ErrorLine(Line, tag="err"):
 
 
 class HoldLine(SessionLine, tag="blk"):
-    """A hold ended, and the gateway reads the client again. ``x``: which hold. ``l``: for how long."""
+    """A hold ended, and the gateway reads the client again. ``x``: which hold. ``l``: for how long.
+
+    For ``queue-away`` with ``d`` and ``dk``, the queue that was waited for; also with ``s`` if it was a subscription
+    that waited, while the gateway read the client.
+    """
 
     x: str
     l: int  # noqa: E741 - the schema's name
+    d: str | None = None
+    dk: str | None = None
+    s: str | None = None
 
 
 class StatLine(DestinationLine, tag="stat"):

@@ -174,6 +174,9 @@ class AmqpBroker:
             # The library's own message does not tell a property that is absent from its default.
             return await (await channel.get_underlay_channel()).basic_get(queue, no_ack=True)
 
+        # A quorum queue is there before it can be read; a basic.get that is too early costs the connection.
+        if not await self.count(queue):
+            return None
         found = await self._call_if_exists(get)
         if found is None or not isinstance(found.delivery, Basic.GetOk):
             return None

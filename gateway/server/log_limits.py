@@ -95,6 +95,10 @@ class LogLimits:
         """A limiter for what comes before a session: 10 lines in 10 seconds."""
         return LogRateLimiter(self._clock, note=self._note)
 
+    def of_process(self) -> LogRateLimiter:
+        """A limiter for one thing that concerns the whole process: a line in 10 seconds."""
+        return LogRateLimiter(self._clock, 1, note=self._note)
+
     def of_session(self) -> LogRateLimiter:
         """A limiter for the ERRORs of one session: each kind once in a while."""
         interval = self._settings.repeat_interval

@@ -25,7 +25,7 @@ from gateway.session.traffic import TrafficCounter
 NOT_LOGGED_IN: Final = ""
 """The label of connections that never logged in."""
 
-REFUSALS: Final = ("listener", "address", "network", "locked-out", "handshakes")
+REFUSALS: Final = ("listener", "descriptors", "address", "network", "locked-out", "handshakes")
 """Why listeners refuse connections."""
 
 LATENCY_BOUNDS: Final = (
@@ -145,6 +145,8 @@ class VirtualHostStats:
         """ERROR frames, by code."""
         self.holds: Counter[str] = Counter()
         """Holds that have begun, by reason."""
+        self.rechecks: Counter[str] = Counter()
+        """Logins that brokers were asked about again, by the result."""
         self.latencies = ConfirmLatencies()
         self.links_opened = self.links_lost = 0
 

@@ -79,6 +79,7 @@ class CachedPublish:
             destinations.check_dead_letters(headers, self.queue.arguments)
         self.temp_queue = _temp_queue(headers)
         self.transaction = headers.get(b"transaction")
+        # Whether the client, or a rule, wants to know that a message reached no queue.
         self.mandatory = read_boolean(headers.get(b"mandatory")) is True or (
             admission.rule is not None and admission.rule.mandatory
         )
@@ -113,7 +114,9 @@ class CachedPublish:
         self.reply_queue = reply_queue
         properties = properties_of_send(self._headers, reply_queue or self._headers.get(b"reply-to"))
         before, behind = encode_around_table(properties)
-        method = encode_publish(channel, self.exchange, self.routing_key, mandatory=self.mandatory)
+        # The session vouches for a queue that it has declared: if that is gone, the broker returns the message.
+        mandatory = self.mandatory or self.queue is not None
+        method = encode_publish(channel, self.exchange, self.routing_key, mandatory=mandatory)
         self.publication = Publication(channel, frame_max, method, before, self.table(), behind)
         return self.publication
 

@@ -152,16 +152,24 @@ class PublisherConfirms:
         self.unconfirmed_bytes -= sum([message[2] for message in messages])
         return messages
 
-    def refuse(self, sequence: int, *, multiple: bool) -> None:
+    def refuse(self, sequence: int, *, multiple: bool, declared_only: bool) -> None:
         """The broker did not take these messages; keep those that it may take later.
 
-        Not those for a queue that was declared to refuse what it has no room for.
+        Not those for a queue that was declared to refuse what it has no room for. ``declared_only``: only those for
+        queues that the session has declared.
         """
         numbers = [each for each in self._unconfirmed if each <= sequence] if multiple else [sequence]
         for each in numbers:
             message = self._unconfirmed.get(each)
-            if message is not None and not _is_refused_for_good(message):
-                self._refused[each] = self._unconfirmed.pop(each)
+            if message is None or _is_refused_for_good(message) or (declared_only and message[1].queue is None):
+                continue
+            self._refused[each] = self._unconfirmed.pop(each)
+
+    @property
+    def refused_queues(self) -> tuple[str, ...]:
+        """The names of the queues that the messages are for which the broker did not take for now."""
+        queues = [message[1].queue for message in self._refused.values()]
+        return tuple(dict.fromkeys(queue.name for queue in queues if queue is not None))
 
     def take_refused(self) -> list[Unconfirmed]:
         """Take out what the broker did not take, in the order of publishing."""
@@ -176,18 +184,30 @@ class PublisherConfirms:
         The broker does not say which message it was. It returns messages in order, so this one was published after the
         one returned last. Other messages with the same route may have reached a queue and only wait for their confirm.
         The receipt tells them apart, because it is among a message's headers.
+
+        A message that can be published again, and whose queue can be declared again, is kept for that, as what the
+        broker did not take. Without a receipt all that it may be are kept: rather twice than not at all.
         """
         unconfirmed = self._unconfirmed
         receipt = _receipt_in(returned.properties)
-        first = max(self._last_returned + 1, next(iter(unconfirmed), 0))
-        for sequence in range(first, self.last_sequence + 1):
+        after = self._last_returned
+        found: Unconfirmed | None = None
+        # Without the holes, if there are more of them than messages.
+        numbers = range(max(after + 1, next(iter(unconfirmed), 0)), self.last_sequence + 1)
+        for sequence in numbers if len(numbers) <= len(unconfirmed) else tuple(unconfirmed):
             message = unconfirmed.get(sequence)
-            if message is not None and _is_returned(message, returned, receipt):
-                self._last_returned = sequence
-                _, cached_publish, size, commit, *_ = message
+            if message is None or sequence <= after or not _is_returned(message, returned, receipt):
+                continue
+            if found is None:
+                self._last_returned, found = sequence, message
+            _, cached_publish, size, commit, _, body, _ = message
+            if cached_publish.queue is None or body is None:
                 unconfirmed[sequence] = (None, cached_publish, size, commit, None, None, ())
-                return message
-        return None
+                break
+            self._refused[sequence] = unconfirmed.pop(sequence)
+            if receipt is not None:
+                break
+        return found
 
     def receipt_of_failure(self, text: str) -> bytes | None:
         """The receipt of the SEND that made the broker close the channel, as far as its text tells.
@@ -223,7 +243,7 @@ def _is_refused_for_good(message: Unconfirmed) -> bool:
 def _is_returned(message: Unconfirmed, returned: Return, receipt_in_headers: bytes | None) -> bool:
     receipt, route, size, _, _, _, values = message
     return (
-        route.mandatory
+        (route.mandatory or route.queue is not None)
         and route.routing_key == returned.routing_key
         and route.exchange == returned.exchange
         and size in (returned.size, returned.size + route.held_with(values))

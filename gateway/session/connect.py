@@ -4,9 +4,10 @@ The broker judges the login. The gateway only chooses the version, finds the vir
 count.
 
 TOKEN is an extension of the gateway, for clients whose passcode is a token: it brings a new one. The broker judges
-tokens too. The gateway reads only when one expires (RFC 7519, section 4.1.4), because RabbitMQ goes on delivering on a
-connection whose token has expired. The server asks ``has_expired`` about once a second and closes the session. What the
-broker itself refuses because of an expired token is recognised in ``error_frames.broker_error``.
+tokens too. The gateway reads only when one expires (RFC 7519, section 4.1.4), because RabbitMQ before 4.3 goes on
+delivering on a connection whose token has expired, and whether another one grants the same, before sessions that share
+links get it. The server asks ``has_expired`` about once a second and closes the session. What the broker itself refuses
+because of an expired token is recognised in ``error_frames.broker_error``.
 """
 
 from __future__ import annotations
@@ -35,6 +36,14 @@ _VERSIONS: Final = (b"1.2", b"1.1", b"1.0")
 _TOKEN: Final = b"token"
 # Of a JWT: header, claims and signature.
 _PARTS: Final = 3
+# Claims that differ between two tokens of one user: times (RFC 7519, 4.1; OpenID Connect, 2) and identifiers, those
+# that Keycloak, Entra ID and UAA add included. RabbitMQ takes no right from them.
+_OF_ONE_TOKEN: Final = frozenset((
+    "exp", "iat", "nbf", "jti", "auth_time", "nonce", "at_hash", "c_hash", "sid", "session_state", "aio", "rh", "uti",
+    "rev_sig",
+))  # fmt: skip
+# From this release on RabbitMQ itself ends a connection whose token has expired.
+_ENDS_EXPIRED: Final = (4, 3)
 # A refusal that the server brought, and logged with the broker's own words.
 _LOGGED: Final = RefusedLogin(is_logged=True)
 _NO_PASSCODE: Final = b"CONNECT has a login and no passcode"
@@ -318,8 +327,8 @@ class ConnectHandler:
         context.fail(error, context.receipt_of(frame))
 
 
-def expiry_of(passcode: bytes) -> float | None:
-    """When a passcode expires, in seconds since the epoch; None if it is no token, or one without an expiry."""
+def claims_of(passcode: bytes) -> dict[str, object] | None:
+    """What a token says; None if a passcode is no token."""
     parts = passcode.split(b".")
     if len(parts) != _PARTS:
         return None
@@ -327,29 +336,49 @@ def expiry_of(passcode: bytes) -> float | None:
         claims = json.loads(urlsafe_b64decode(parts[1] + b"=" * (-len(parts[1]) % 4)))
     except (ValueError, RecursionError):
         return None
-    expiry = claims.get("exp") if isinstance(claims, dict) else None
+    return claims if isinstance(claims, dict) else None
+
+
+def expiry_of(passcode: bytes) -> float | None:
+    """When a passcode expires, in seconds since the epoch; None if it is no token, or one without an expiry."""
+    expiry = (claims_of(passcode) or {}).get("exp")
     return expiry if isinstance(expiry, int | float) and not isinstance(expiry, bool) else None
+
+
+def grant_the_same(token: bytes, another: bytes) -> bool:
+    """Whether both are tokens, and only their times and identifiers differ. None of this is verified."""
+    claims, others = claims_of(token), claims_of(another)
+    if claims is None or others is None:
+        return False
+    return all(claims.get(name) == others.get(name) for name in (claims.keys() | others.keys()) - _OF_ONE_TOKEN)
+
+
+def renews_tokens(settings: VirtualHost, broker_version: tuple[int, ...]) -> bool:
+    """Whether clients may renew tokens, and sessions end with them: where the broker ends them, or it is configured."""
+    return broker_version >= _ENDS_EXPIRED if settings.token_renewal is None else settings.token_renewal
 
 
 class TokenHandler:
     """The token of a session."""
 
-    __slots__ = ("_context", "_expires")
+    __slots__ = ("_context", "_expires", "_is_on")
 
     def __init__(self, context: SessionContext) -> None:
         # Seconds since the epoch; None where nothing expires.
         self._expires: float | None = None
+        self._is_on = False
         self._context = context
 
-    def logged_in(self, passcode: bytes) -> None:
+    def logged_in(self, passcode: bytes, broker_version: tuple[int, ...]) -> None:
         """The client has logged in with this passcode."""
-        if self._context.settings.token_renewal:
+        self._is_on = renews_tokens(self._context.settings, broker_version)
+        if self._is_on:
             self._expires = expiry_of(passcode)
 
     def renew(self, frame: Frame) -> None:
         """TOKEN: let the broker judge a new token."""
         context = self._context
-        if not context.settings.token_renewal:
+        if not self._is_on:
             # There is no such command then.
             raise error_frames.bad_command(frame.command)
         token = context.headers(frame).get(_TOKEN)

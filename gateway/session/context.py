@@ -100,6 +100,10 @@ class Hold(Enum):
     """The broker does not take bytes as fast as clients send them."""
     LINK_LOST = "link-lost"
     """The connection to the broker is lost, and what went with it is not back yet."""
+    QUEUE_AWAY = "queue-away"
+    """The broker does not take what the client has sent: its queue is gone, or the node that has the queue is."""
+    REPLAY = "replay"
+    """What was not confirmed before a loss is published again."""
     BROKER_BLOCKED = "broker-blocked"
     """The broker has a memory or disk alarm, and the client has sent since."""
     RATE_LIMIT = "rate-limit"
@@ -110,7 +114,7 @@ class Hold(Enum):
     """The gateway is stopping; the frame under way is the last one."""
 
 
-def _is_settled(_virtual_host: VirtualHost, _within: float) -> bool:
+def _is_settled(_virtual_host: VirtualHost) -> bool:
     return False
 
 
@@ -151,7 +155,7 @@ class SessionContext:
         # Whether the client takes messages about as fast as they come. Set by the server.
         self.client_writable = True
         # Whether the brokers have changed in the last seconds, so that what they refuse may pass. Set by the server.
-        self.is_unsettled: Callable[[VirtualHost, float], bool] = _is_settled
+        self.is_unsettled: Callable[[VirtualHost], bool] = _is_settled
         # What the broker is asked for.
         self.pending = PendingOperations()
         self._queues_named = 0

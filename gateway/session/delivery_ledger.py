@@ -17,16 +17,22 @@ settled one by one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
+from itertools import islice
 from typing import Final
 
-from gateway.amqp.codec import encode_ack, encode_nack
+from gateway.amqp.codec import encode_ack, encode_nack, encode_reject
 from gateway.errors import CodecError
 from gateway.session.traffic import DeliveryCounter
 
 # The settled tags out of order are bounded by the larger of this number and this multiple of the outstanding ones.
 _MOST_OUT_OF_ORDER: Final = 1024
 _RATIO: Final = 4
+
+# One refusal is at most so many frames basic.reject. No quorum queue, which alone counts them, delivers that much to a
+# consumer without a prefetch.
+_MOST_REJECTED: Final = 10_000
 
 # All arithmetic here counts on tags that come one after the other: with gaps nothing would bound it.
 OUT_OF_ORDER: Final = "the delivery tags of a channel do not count 1, 2, 3, ..."
@@ -128,14 +134,20 @@ class DeliveryLedger:
                 self.counter.settled(each, 1, None)
         self._settled_up_to = self._pending_multiple = tag
 
-    def refuse(self, tag: int, *, requeue: bool) -> None:
-        """Refuse an outstanding delivery; in mode client all before it too."""
+    def refuse(self, tag: int, *, requeue: bool, counts: bool = False) -> None:
+        """Refuse an outstanding delivery; in mode client all before it too.
+
+        ``counts``: what is requeued counts toward the delivery-limit of a quorum queue on every release of RabbitMQ.
+        """
         tag = tag or self.last_sent
         if tag <= self._settled_up_to and not self._unsettled_below:
             return
         self._encode_pending()
         multiple = self._mode is AckMode.CLIENT
-        self._frames.append(encode_nack(self.channel, tag, multiple=multiple, requeue=requeue))
+        if counts and requeue:
+            self._reject(tag, multiple=multiple)
+        else:
+            self._frames.append(encode_nack(self.channel, tag, multiple=multiple, requeue=requeue))
         before = self.outstanding
         if multiple:
             self._settle_up_to(tag, requeue)
@@ -147,6 +159,18 @@ class DeliveryLedger:
             self.discarded += before - self.outstanding
         if not multiple and self.counter is not None:
             self.counter.settled(tag, 1, requeue)
+
+    def _reject(self, tag: int, *, multiple: bool) -> None:
+        """Requeue by basic.reject, which counts, and has no ``multiple``."""
+        tags = list(islice(self._unsettled_up_to(tag), _MOST_REJECTED)) if multiple else [tag]
+        self._frames += [encode_reject(self.channel, each, requeue=True) for each in tags]
+        if len(tags) == _MOST_REJECTED and tags[-1] != tag:
+            self._frames.append(encode_nack(self.channel, tag, multiple=True, requeue=True))
+
+    def _unsettled_up_to(self, tag: int) -> Iterator[int]:
+        yield from sorted(each for each in self._unsettled_below if each <= tag)
+        settled = self._settled_out_of_order
+        yield from (each for each in range(self._settled_up_to + 1, tag + 1) if each not in settled)
 
     # What the gateway settles.
 

@@ -168,6 +168,10 @@ def message_reply_to(reply_to: bytes) -> bytes:
     return reply_to if reply_to.startswith(_ROUTABLE) else REPLY_QUEUE + reply_to
 
 
+SUBSCRIPTION_QUEUE: Final = b"stomp-subscription-"
+"""How the name of a topic subscription's queue begins."""
+
+
 def durable_queue_name(routing_key: bytes, subscription_id: bytes, *, next_release: bool = False) -> bytes:
     """The queue name of a durable topic subscription, the one that RabbitMQ's adapter computes.
 
@@ -183,7 +187,7 @@ def durable_queue_name(routing_key: bytes, subscription_id: bytes, *, next_relea
 
 def subscription_queue_name(digest: bytes) -> bytes:
     """The queue name of a topic subscription: a prefix and 16 bytes in the URL-safe alphabet without padding."""
-    return b"stomp-subscription-" + urlsafe_b64encode(digest).rstrip(b"=")
+    return SUBSCRIPTION_QUEUE + urlsafe_b64encode(digest).rstrip(b"=")
 
 
 _LONGEST_ERLANG_STRING: Final = 0xFFFF

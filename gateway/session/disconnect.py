@@ -36,6 +36,11 @@ class DisconnectHandler:
 
         self._drain(on_drained)
 
+    @property
+    def is_by_client(self) -> bool:
+        """Whether the client's DISCONNECT is under way."""
+        return self._context.state is State.DRAINING and not self._stopping
+
     def shut_down(self) -> None:
         """See `Session.shut_down`."""
         context = self._context

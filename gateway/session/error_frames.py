@@ -47,8 +47,9 @@ _AMQP_NAMES: Final = {
     541: "internal_error",
 }
 
-# RabbitMQ's words for what it refuses because of an expired token, and with which it closes the connection in 4.3.
-_TOKEN_EXPIRED: Final = ("token has expired", "credential expired")
+# RabbitMQ's words for what it refuses because of an expired token, and with which it closes the connection from 4.3 on.
+_REFUSED_FOR_AGE: Final = "token has expired"
+_CLOSED_FOR_AGE: Final = "credential expired"
 # What RabbitMQ writes in front of a reply text: the error's name in capitals.
 _NAME_IN_TEXT: Final = re.compile(r"[A-Z]+(?:_[A-Z]+)* - ")
 # RabbitMQ's adapter checks the permission to read a topic itself, and answers without the error's name.
@@ -110,13 +111,16 @@ commit_unroutable: Final = partial(
 
 
 def broker_error(
-    code: int, text: str, settings: VirtualHost, close: CloseReason = CloseReason.BROKER_ERROR
+    code: int, text: str, settings: VirtualHost, close: CloseReason | None = CloseReason.BROKER_ERROR
 ) -> StompError:
-    """An error of the broker that closed a channel or a link: its name as message, its text as body. Ends the session.
+    """An error of the broker that closed a channel or a link: its name as message, its text as body.
+
+    It ends the session for the reason ``close``, if there is one.
 
     If the broker refuses or closes because the session's token has expired, this is the error for that.
     """
-    if settings.token_renewal and any(words in text for words in _TOKEN_EXPIRED):
+    is_closed = _CLOSED_FOR_AGE in text and settings.token_renewal is not False
+    if is_closed or (_REFUSED_FOR_AGE in text and settings.token_renewal):
         return token_expired()
     if settings.next_release and (name := _NAME_IN_TEXT.match(text)):
         text = text[name.end() :]
@@ -126,6 +130,19 @@ def broker_error(
 def topic_refused(code: int, text: str, settings: VirtualHost) -> StompError:
     """The broker's refusal of a subscription to a topic, for whatever reason."""
     return broker_error(code, _TOPIC_REFUSED.sub("", text), settings)
+
+
+def access_revoked(text: str, subscription: bytes, settings: VirtualHost, *, is_topic: bool) -> StompError:
+    """What a SUBSCRIBE would be refused with now, for a subscription that began before. It ends alone."""
+    text = _TOPIC_REFUSED.sub("", text) if is_topic else text
+    error = broker_error(_ACCESS_REFUSED, text, settings, close=None)
+    error.subscription = subscription
+    return error
+
+
+def login_revoked(text: str, settings: VirtualHost) -> StompError:
+    """A login that the broker does not accept any more; ``text`` may have another code, which stands in it."""
+    return broker_error(_ACCESS_REFUSED, text, settings, CloseReason.ACCESS_REVOKED)
 
 
 def unknown_delivery_tag(tag: int, settings: VirtualHost) -> StompError:

@@ -41,7 +41,16 @@ class SessionObserver(Protocol):
         """A subscription began, on this queue."""
 
     def unsubscribed(self, subscription: Subscription, how: str) -> None:
-        """A subscription is about to end: ``unsubscribe``, ``deleted`` with its queue, ``cancelled`` by the broker."""
+        """A subscription is about to end.
+
+        ``how``: ``unsubscribe``, ``deleted`` with its queue, ``cancelled`` by the broker, or ``revoked``.
+        """
+
+    def queue_away(self, subscription: Subscription) -> None:
+        """A subscription waits for its queue, whose node is away."""
+
+    def queue_back(self, subscription: Subscription) -> None:
+        """It waits no longer."""
 
     def used(self, feature: str) -> None:
         """The client uses a feature, perhaps for the first time."""

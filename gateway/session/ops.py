@@ -130,6 +130,18 @@ class CloseUpstream:
 
 
 @dataclass(frozen=True, slots=True)
+class FindQueues:
+    """Find out whether one of these queues, by their names, is away: its node is. Answered by QueuesFound."""
+
+    queues: tuple[str, ...]
+
+    @property
+    def purpose(self) -> str:
+        """What the broker is asked for."""
+        return "to find a queue"
+
+
+@dataclass(frozen=True, slots=True)
 class Recover:
     """Bring back what went with a lost link, as soon as a broker answers. Answered by Recovered or RecoveryFailed.
 
@@ -151,7 +163,7 @@ class Recover:
         return "to bring back what was lost with a link"
 
 
-Operation = Login | PreparePublisher | Subscribe | Unsubscribe | RenewToken | CloseUpstream | Recover
+Operation = Login | PreparePublisher | Subscribe | Unsubscribe | RenewToken | CloseUpstream | FindQueues | Recover
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,14 +245,14 @@ class UpstreamClosed:
 class OperationFailed:
     """The broker refused the operation under way and closed its channel.
 
-    ``of_publish``: it refused a message sent before on the same channel, and not the operation. ``of_declare``: it
-    refused the declaration of a queue.
+    ``of_publish``: it refused a message sent before on the same channel, and not the operation. ``may_pass``: because
+    a node of the broker is away, or still starts.
     """
 
     code: int
     text: str
     of_publish: bool = False
-    of_declare: bool = False
+    may_pass: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +269,43 @@ class ConsumerCancelled:
     """The broker cancelled the consumer of a subscription."""
 
     subscription: Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAway:
+    """A subscription has no consumer, because its queue is away. QueueBack follows, or ConsumerCancelled."""
+
+    subscription: Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBack:
+    """The queue of a subscription is back, and its consumer runs."""
+
+    subscribed: Subscribed
+
+    @property
+    def subscription(self) -> Subscription:
+        """Which one."""
+        return self.subscribed.subscription
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesFound:
+    """Whether one of the queues that were asked for is away."""
+
+    is_any_away: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRevoked:
+    """The broker, asked again, does not let the user consume what a subscription does.
+
+    Without ``subscription`` it does not accept the login any more. ``text`` is the broker's.
+    """
+
+    text: str
+    subscription: Subscription | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,5 +352,5 @@ class RecoveryFailed:
 Event = (
     LoggedIn | LoginFailed | BrokerUnreachable | SessionRefused | TooManyFailedLogins | PublisherPrepared | Subscribed
     | Unsubscribed | TokenRenewed | TokenRefused | UpstreamClosed | OperationFailed | ChannelClosed | ConsumerCancelled
-    | LinkLost | OperationInterrupted | Recovered | RecoveryFailed
+    | AccessRevoked | QueueAway | QueueBack | QueuesFound | LinkLost | OperationInterrupted | Recovered | RecoveryFailed
 )  # fmt: skip

@@ -19,6 +19,10 @@ MOST_SUBSCRIBES: Final = 8
 """How many SUBSCRIBEs are under way together. What is delivered waits for its RECEIPT, so this bounds memory, too."""
 
 
+# What happens to a consumer, perhaps before the answer to its SUBSCRIBE has had its turn.
+_Late = ops.ConsumerCancelled | ops.QueueAway | ops.QueueBack
+
+
 @dataclass(slots=True, eq=False)
 class PendingOperation:
     """An operation that is asked for, and the frame that asked for it.
@@ -67,6 +71,11 @@ class PendingOperations:
         self._is_interrupted = self._one_by_one = False
 
     # What is asked for.
+
+    @property
+    def last(self) -> ops.Operation | None:
+        """What was asked for last."""
+        return self.asked[-1].operation if self.asked else None
 
     @property
     def operation(self) -> ops.Operation | None:
@@ -142,8 +151,8 @@ class PendingOperations:
     def defers(self, event: ops.Event, operation: ops.Operation | None) -> bool:
         """Keep an event whose turn has not come; whether that is so."""
         for each in self.asked[1:]:
-            is_cancelled = isinstance(event, ops.ConsumerCancelled) and event.subscription is each.subscription
-            if each.operation is operation or is_cancelled:
+            is_its = isinstance(event, _Late) and event.subscription is each.subscription
+            if each.operation is operation or is_its:
                 each.answers.append(event)
                 return True
         return False

@@ -6,6 +6,7 @@ A SEND is published at once where everything it needs is there. Otherwise it ask
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -31,6 +32,9 @@ from gateway.stomp.frame import Frame, ReceiptAndBody
 # Stands on a header block whose SEND was published as one of its kind.
 _CAME_ONCE: Final = object()
 
+# So many bytes of what is published again are encoded at once.
+_AT_ONCE: Final = 64 << 10
+
 _Made = TypeVar("_Made", bound=CachedPublish)
 
 
@@ -39,7 +43,8 @@ class Publisher:
 
     __slots__ = (
         "_blocked", "_channel", "_channel_key", "_confirmed_before", "_context", "_frame_max", "_has_large",
-        "_has_rejected", "_keeps_bodies", "_of_commit", "_output", "_varied", "confirms", "has_confirms", "is_lost",
+        "_has_rejected", "_keeps_bodies", "_output", "_unencoded", "_varied", "confirms", "has_confirms",
+        "is_in_doubt", "is_lost",
     )  # fmt: skip
 
     def __init__(self, context: SessionContext) -> None:
@@ -52,6 +57,8 @@ class Publisher:
         self.is_lost = False
         # Whether what is unconfirmed is published again after a loss.
         self._keeps_bodies = False
+        # Whether it is to be found out why the broker has rejected messages for queues that this session has declared.
+        self.is_in_doubt = False
         # Whether the broker has rejected a message. A channel whose first message for a quorum queue comes while the
         # queue's leader is dead rejects everything for that queue from then on (RabbitMQ 3.10), so it is replaced now
         # and then.
@@ -63,9 +70,9 @@ class Publisher:
         self.confirms = PublisherConfirms(NO_SETTINGS)
         self._output: list[Piece] = []
         self._has_large = False
-        # The messages of a COMMIT that are not encoded yet: what encodes them, their bodies and their values. They go
-        # behind the output, and nothing comes behind them before all of them are confirmed.
-        self._of_commit: list[tuple[Publication, bytes, tuple[bytes, ...]]] = []
+        # Messages that are not encoded yet, of a COMMIT or published again: what encodes them, their bodies and their
+        # values. They go out after the output, and the client is held until all of them are written.
+        self._unencoded: deque[tuple[Publication, bytes, tuple[bytes, ...]]] = deque()
         self._blocked = False
         # Made for the first SEND.
         self._varied: VariedPublishes | None = None
@@ -73,13 +80,13 @@ class Publisher:
     @property
     def has_output(self) -> bool:
         """Whether there is something to take."""
-        return bool(self._output or self._of_commit)
+        return bool(self._output or self._unencoded)
 
     def take_output(self, at_most: int | None) -> list[Piece]:
         """See `Session.take_publishes`. HOT: once per batch."""
         output = self._output
-        if self._of_commit:
-            self._encode_commit(at_most)
+        if self._unencoded:
+            self._encode_some(at_most)
         if not output:
             return []
         taken: list[Piece] = [b"".join(output)] if not self._has_large else gathered(output)
@@ -87,16 +94,15 @@ class Publisher:
         output.clear()
         return taken
 
-    def _encode_commit(self, at_most: int | None) -> None:
-        """Encode as much of a COMMIT as is taken now: others would wait while all of it is encoded at once."""
-        count = size = 0
-        for publication, body, values in self._of_commit:
-            if at_most is not None and size >= at_most:
-                break
+    def _encode_some(self, at_most: int | None) -> None:
+        """Encode as much as is taken now: others would wait while all of it is encoded at once."""
+        size, unencoded = 0, self._unencoded
+        while unencoded and (at_most is None or size < at_most):
+            publication, body, values = unencoded.popleft()
             self._output.append(publication.encode(body, values))
             size += len(self._output[-1])
-            count += 1
-        del self._of_commit[:count]
+        if not unencoded:
+            self._context.holds.discard(Hold.REPLAY)
 
     def forget_messages(self) -> None:
         """The session is over: nothing is published again."""
@@ -105,7 +111,7 @@ class Publisher:
 
     def _clear_output(self) -> None:
         self._output.clear()
-        self._of_commit.clear()
+        self._unencoded.clear()
 
     # SEND.
 
@@ -296,7 +302,7 @@ class Publisher:
             if commit is None:
                 put(encode(body, values))
             else:
-                self._of_commit.append((publication, body, values))
+                self._unencoded.append((publication, body, values))
             size = len(body)
             total += size
             sent_at = None if counter is None else counter.sent(size, receipt is not None)
@@ -342,12 +348,12 @@ class Publisher:
 
         HOT: once per confirm, a receipt or nothing per message.
         """
-        if (
-            not accepted
-            and self._keeps_bodies
-            and self._context.is_unsettled(self._context.settings, self._context.settings.upstream.ride_through)
-        ):
-            self.confirms.refuse(sequence, multiple=multiple)
+        if not accepted and self._keeps_bodies:
+            context = self._context
+            is_passing = self.is_lost or context.is_unsettled(context.settings)
+            self.is_in_doubt = not is_passing
+            # Without a change of the brokers only those are in doubt that are for a queue that may be away.
+            self.confirms.refuse(sequence, multiple=multiple, declared_only=not is_passing)
         messages = self.confirms.confirm(sequence, multiple=multiple)
         if messages:
             self._answered(messages, accepted)
@@ -385,17 +391,31 @@ class Publisher:
             self._context.holds.discard(Hold.CONFIRM_WINDOW)
 
     def message_returned(self, returned: Return) -> None:
-        """Take a mandatory message that reached no queue. Its confirm still follows."""
+        """Take a message that reached no queue. Its confirm still follows.
+
+        If the session has declared its queue, that is gone or away, and `RideThrough` has the message published again.
+        """
         message = self.confirms.take_returned(returned)
+        if not returned.exchange:
+            self._forget_queue(returned.routing_key)
         if message is None:
             return
-        receipt, cached, _, commit, sent_at, *_ = message
+        receipt, cached, _, commit, sent_at, body, _ = message
+        if cached.queue is not None and body is not None:
+            self.is_in_doubt = False
+            return
         self._context.traffic.returned += 1
         if sent_at is not None and cached.counter is not None:
             cached.counter.confirmed(sent_at, False)
         if commit is not None:
             commit.is_returned = True
-        self._context.fail(error_frames.unroutable(cached.destination, returned.text), receipt)
+        if cached.mandatory or receipt is not None:
+            self._context.fail(error_frames.unroutable(cached.destination, returned.text), receipt)
+
+    def _forget_queue(self, name: bytes) -> None:
+        """A queue is gone: if the session has declared it, the next SEND declares it again."""
+        if self._context.declared_queues.discard(name.decode(errors="replace")):
+            self._channel_key = object()
 
     # The loss of the link.
 
@@ -416,8 +436,9 @@ class Publisher:
         return self._confirmed_before == self._context.traffic.confirmed and bool(self.confirms)
 
     def give_up_refused(self) -> None:
-        """The broker did not take messages for so long that their clients get the ERROR."""
+        """The broker did not take messages for so long, or for such a reason, that their client gets the ERROR."""
         self._confirmed_before = None
+        self.is_in_doubt = False
         self._answered(self.confirms.take_refused(), accepted=False)
 
     def lost(self) -> None:
@@ -427,20 +448,27 @@ class Publisher:
         it is worthless now, sent or not; ``restored`` encodes it again.
         """
         self.is_lost = True
-        self._has_rejected = False
+        self._has_rejected = self.is_in_doubt = False
         self._channel = 0
         self._channel_key = object()
         self._clear_output()
+        self._context.holds.discard(Hold.REPLAY)
         self.set_blocked(False)
 
     def restored(self, event: ops.PublisherPrepared) -> None:
         """There is a channel again: publish in the old order what is not confirmed. Nothing new comes before it.
 
-        Not again: what the broker returned, and what belongs to a COMMIT that is answered with an ERROR.
+        Of much, all but the beginning goes out a piece at a time, as a COMMIT does. Not again: what the broker returned
+        to a client that wanted that, and what belongs to a COMMIT that is answered with an ERROR.
+
+        Raises:
+            CodecError: a message is too large for AMQP frames of the broker that answers now.
         """
         self.is_lost = self._has_rejected = False
+        takes_less = 0 < event.frame_max < (self._frame_max or event.frame_max + 1)
         self._channel, self._frame_max, self.has_confirms = event.channel, event.frame_max, event.confirms
         given_up: list[Commit] = []
+        encoded = 0
         for message in self.confirms.take_all():
             _, cached, size, commit, _, body, values = message
             if body is None or (commit is not None and commit.is_interrupted):
@@ -448,8 +476,17 @@ class Publisher:
                     commit.unconfirmed -= 1
                     given_up.append(commit)
                 continue
-            self._output.append(self._built(cached).encode(body, values))
+            publication = self._built(cached)
+            if encoded < _AT_ONCE:
+                self._output.append(publication.encode(body, values))
+                encoded += len(self._output[-1])
+            else:
+                if takes_less:
+                    publication.encode(b"", values)
+                self._unencoded.append((publication, body, values))
             self.confirms.add([message], size)
+        if self._unencoded:
+            self._context.holds.add(Hold.REPLAY)
         self._confirmed_before = self._context.traffic.confirmed if self.confirms else None
         self._release_window()
         if given_up and not given_up[-1].unconfirmed:

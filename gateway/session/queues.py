@@ -90,10 +90,11 @@ class QueueRules:
     @classmethod
     def of(cls, broker_version: tuple[int, ...], settings: VirtualHost) -> QueueRules:
         """The rules for a broker of this version, which is empty when the broker does not tell."""
-        # RabbitMQ 4.3 and later refuse queues that are neither durable nor exclusive.
+        # From 4.3 on RabbitMQ may refuse queues that are neither durable nor exclusive, and its plugin avoids them.
         is_new = broker_version >= (4, 3)
         exclusive = settings.exclusive_queues
-        return cls(is_new if exclusive is None else exclusive, is_new, is_new, settings.queue_arguments)
+        takes_nack = broker_version >= (4, 0)
+        return cls(is_new if exclusive is None else exclusive, is_new, takes_nack, settings.queue_arguments)
 
     def canonical_texts(self, destination: Destination, topic_exchange: bytes = b"") -> tuple[bytes, ...]:
         """The texts that the patterns of ``defaults`` are matched with; empty where there are no defaults."""
@@ -120,6 +121,10 @@ class DeclaredQueues:
         if len(self._by_name) >= _REMEMBERED_QUEUES:
             del self._by_name[next(iter(self._by_name))]
         self._by_name[name] = queue
+
+    def discard(self, name: str) -> bool:
+        """Forget a queue; whether it was known."""
+        return self._by_name.pop(name, None) is not None
 
     def clear(self) -> None:
         """Forget them: the broker may have lost those that are not durable."""

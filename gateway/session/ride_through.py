@@ -7,7 +7,9 @@ both. Each part of the session forgets at once what was true of its channel, and
   client is held until then. So a message is published at least once, and each receipt is sent once.
 * `Subscription` keeps its place in the numbers of message-ids. The broker delivers again what was not settled. An
   acknowledgement of a delivery of the lost channel is accepted and does nothing.
-* What the broker does not take while its nodes change is published again in the same way, on another channel.
+* What the broker does not take while its nodes change, or returns because its queue is gone, is published again in the
+  same way, on another channel. A queue that was deleted is declared again; one whose node is away is waited for.
+* A subscription whose queue alone is away comes back by itself, and the rest of the session goes on (`queue_away`).
 * `DeclaredQueues` forgets everything, because the broker may have.
 * An operation that was under way is asked for again, with the frame that waits for it.
 
@@ -24,15 +26,13 @@ from gateway.errors import CloseReason, CodecError
 from gateway.session import error_frames, ops
 from gateway.session.commit import TransactionHandler
 from gateway.session.context import Hold, SessionContext, State
+from gateway.session.destinations import SUBSCRIPTION_QUEUE
 from gateway.session.pending_operations import PendingOperation
 from gateway.session.publish import Publisher
 from gateway.session.subscription import Subscription
 
 _CONNECTION_FORCED: Final = 320
 _NOT_FOUND: Final = 404
-
-# Seconds after a change of the brokers in which a queue that is not found may belong to a node that still starts.
-_STARTS_WITHIN: Final = 10.0
 
 _STREAM_OFFSET: Final = "x-stream-offset"
 
@@ -91,22 +91,28 @@ class RideThrough:
         confirms = self._publisher.confirms
         return self._context.rides_through and code == _NOT_FOUND and confirms.are_for_predeclared_exchanges
 
-    def may_be_there_soon(self, event: ops.OperationFailed) -> bool:
-        """Whether a queue was not found whose node may be away, or still start, after a change of the brokers.
-
-        A declaration makes a queue that does not exist, so 404 can only mean that. What consumes or binds has the same
-        code for a queue or an exchange that does not exist, and is not to wait for long.
-        """
+    def queue_away(self, event: ops.QueueAway) -> None:
+        """A subscription has lost its consumer, because its queue is away. The session waits for nothing."""
         context = self._context
-        is_asked = isinstance(context.operation, ops.Subscribe | ops.PreparePublisher) and not event.of_publish
-        if event.code != _NOT_FOUND or not is_asked or not context.rides_through:
-            return False
-        within = context.settings.upstream.ride_through if event.of_declare else _STARTS_WITHIN
-        return context.is_unsettled(context.settings, within)
+        if context.subscriptions.is_current(event.subscription):
+            event.subscription.lost()
+            event.subscription.awaits_queue = True
+            self._transactions.deliveries_lost()
+            if context.observer is not None:
+                context.observer.queue_away(event.subscription)
 
-    def channel_lost(self, code: int, text: str) -> None:
+    def queue_back(self, event: ops.QueueBack) -> None:
+        """Such a subscription has a consumer again."""
+        context, subscription = self._context, event.subscription
+        if context.subscriptions.is_current(subscription):
+            subscription.awaits_queue = False
+            context.subscriptions.add(subscription, event.subscribed.queue_name)
+            if context.observer is not None:
+                context.observer.queue_back(subscription)
+
+    def channel_lost(self, code: int, text: str, hold: Hold = Hold.LINK_LOST) -> None:
         """The broker closed the publishing channel, but not because of the client."""
-        self._hold(code, text)
+        self._hold(code, text, hold)
         if not self._publisher.is_lost:
             self._publisher.lost()
 
@@ -118,15 +124,29 @@ class RideThrough:
 
     def refused(self) -> None:
         """The broker did not take messages that it may take later, for a queue that elects its leader for example."""
-        if not self._publisher.confirms.has_refused:
+        publisher = self._publisher
+        if not publisher.confirms.has_refused or isinstance(self._context.pending.last, ops.FindQueues):
+            return
+        if publisher.is_in_doubt and not self.is_under_way:
+            self._context.ask(ops.FindQueues(publisher.confirms.refused_queues), None)
             return
         # On this channel it may refuse everything for that queue from now on.
-        self.channel_lost(_CONNECTION_FORCED, "CONNECTION_FORCED - the broker took no message")
+        self.channel_lost(_CONNECTION_FORCED, "CONNECTION_FORCED - the broker took no message", Hold.QUEUE_AWAY)
         self.advance()
 
-    def _hold(self, code: int, text: str) -> None:
+    def queues_found(self, event: ops.QueuesFound) -> None:
+        """It is known why the broker rejected messages: their queue is away, or it takes none."""
+        self._context.operation_done()
+        publisher = self._publisher
+        is_known, publisher.is_in_doubt = not publisher.is_in_doubt, False
+        if event.is_any_away or is_known:
+            self.refused()
+        elif publisher.confirms.has_refused and not publisher.is_lost:
+            publisher.give_up_refused()
+
+    def _hold(self, code: int, text: str, hold: Hold = Hold.LINK_LOST) -> None:
         self._cause = self._cause or (code, text)
-        self._context.holds.add(Hold.LINK_LOST)
+        self._context.holds.add(hold)
 
     def advance(self) -> None:
         """Ask for a recovery once nothing else is under way. Called after every event."""
@@ -155,7 +175,7 @@ class RideThrough:
         if context.state is State.DRAINING:
             # A publishing channel is needed only for what is not confirmed yet, and nobody needs a subscription.
             publishing, lost = publishing and bool(self._publisher.confirms), []
-        requests = [_request(each) for each in lost]
+        requests = [request_of(each) for each in lost]
         queues = self._publisher.queues_of_unconfirmed if publishing else ()
         is_again = self._publisher.is_stuck or (self._is_again and context.pending.is_interrupted)
         has_refused = self._publisher.confirms.has_refused
@@ -186,7 +206,7 @@ class RideThrough:
     def _end(self) -> None:
         """Everything is back, or not needed any more."""
         self._cause = None
-        self._context.holds.discard(Hold.LINK_LOST)
+        self._context.holds -= {Hold.LINK_LOST, Hold.QUEUE_AWAY}
 
     def failed(self, event: ops.RecoveryFailed) -> None:
         """It took too long, or the broker refuses something, or closes the link because of it."""
@@ -203,7 +223,24 @@ class RideThrough:
         context.fail(error_frames.broker_error(code, text, context.settings, CloseReason.LINK_LOST))
 
 
-def _request(subscription: Subscription) -> ops.Subscribe | None:
+def rename_queue(context: SessionContext, subscription: Subscription) -> bool:
+    """Give a topic's subscription another queue, unless the queue is durable or the client has named it; whether so.
+
+    A queue that ends with its node need not be waited for. When the node is back, RabbitMQ may still delete all that
+    has the old name, also what was declared since.
+    """
+    request = subscription.request
+    if not isinstance(request, ops.Subscribe) or request.queue is None or request.binding is None:
+        return False
+    queue = request.queue
+    if queue.durable or not queue.name.startswith(SUBSCRIPTION_QUEUE.decode()):
+        return False
+    name = subscription.queue = context.fresh_queue_name().decode()
+    subscription.request = replace(request, queue=replace(queue, name=name), queue_name=name)
+    return True
+
+
+def request_of(subscription: Subscription) -> ops.Subscribe | None:
     """The operation that brings a subscription back; of a stream, from the first message that the client has not."""
     request = subscription.request
     if not isinstance(request, ops.Subscribe):

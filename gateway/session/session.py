@@ -44,7 +44,7 @@ from gateway.session.context import READING, Hold, SessionContext, State
 from gateway.session.disconnect import DisconnectHandler
 from gateway.session.observer import SessionObserver
 from gateway.session.publish import Publisher
-from gateway.session.ride_through import RideThrough
+from gateway.session.ride_through import RideThrough, rename_queue, request_of
 from gateway.session.subscribe import AckHandler, SubscribeHandler
 from gateway.session.subscription import Subscription
 from gateway.stomp.decoder import Decoder, FrameLimits
@@ -61,6 +61,15 @@ _FRAMES_PER_CHECK: Final = 16
 _SENDS_PER_CHECK: Final = 128
 
 _TOPIC: Final = b"/topic/"
+
+# Ends for which the client, or one of its messages, is to blame. What it has not settled then counts toward a queue's
+# delivery-limit, as with the plugin: a message that makes its clients fail is dead-lettered in the end.
+_LEFT_BY_CLIENT: Final = frozenset(
+    (
+        CloseReason.DISCONNECT, CloseReason.CLIENT_GONE, CloseReason.HEART_BEAT_TIMEOUT, CloseReason.MALFORMED_FRAME,
+        CloseReason.PROTOCOL_ERROR, CloseReason.INTERNAL_ERROR,
+    )
+)  # fmt: skip
 
 _ACCESS_REFUSED: Final = 403
 
@@ -81,8 +90,8 @@ class Session:
 
     __slots__ = (
         "_acknowledgements", "_clock", "_connect", "_context", "_disconnect", "_limits", "_publisher", "_ride_through",
-        "_subscriber", "_tokens", "_transactions", "_turn_time", "auto_acks", "confirms", "holds", "identity",
-        "max_frames_per_turn", "output", "reached_turn_limit", "subscriptions", "traffic",
+        "_subscriber", "_tokens", "_transactions", "_turn_time", "auto_acks", "awaited_for_sends", "confirms", "holds",
+        "identity", "max_frames_per_turn", "output", "reached_turn_limit", "subscriptions", "traffic",
     )  # fmt: skip
 
     def __init__(
@@ -99,6 +108,8 @@ class Session:
         self.subscriptions = context.subscriptions
         self.traffic = context.traffic
         self.auto_acks = context.subscriptions.auto_acks
+        # The names of the queues that are away, and for which the session has messages. Set by the server.
+        self.awaited_for_sends: tuple[str, ...] = ()
         # The most frames that one call of ``run`` takes, and whether the last call ended there, or for its time.
         self.max_frames_per_turn = NO_TURN_LIMIT
         self.reached_turn_limit = False
@@ -160,6 +171,11 @@ class Session:
         return self._context.close_reason
 
     @property
+    def is_left_by_client(self) -> bool:
+        """Whether the client ends the session, or has to; and not the gateway, an operator or the broker."""
+        return self.close_reason in _LEFT_BY_CLIENT or self._disconnect.is_by_client
+
+    @property
     def settings(self) -> VirtualHost:
         """The settings of its virtual host; before the login, one without a name."""
         return self._context.settings
@@ -214,9 +230,24 @@ class Session:
         """Whether the client takes messages about as fast as they come."""
         return self._context.client_writable
 
+    @staticmethod
+    def request_of(subscription: Subscription) -> ops.Subscribe | None:
+        """The operation that brings a subscription back; None if it has ended."""
+        return request_of(subscription)
+
+    def rename_queue(self, subscription: Subscription) -> bool:
+        """Give a subscription another queue if its own is away and may be left; whether it has another one now."""
+        return rename_queue(self._context, subscription)
+
     def what_is_lost(self) -> ops.Recover:
         """What a recovery that is under way has to bring back now."""
         return self._ride_through.what_is_lost()
+
+    @property
+    def awaited_queues(self) -> list[str]:
+        """The names of the queues that it waits for, because they are away."""
+        away = [each.queue for each in self.subscriptions.all if each.awaits_queue]
+        return list(dict.fromkeys((*away, *self.awaited_for_sends)))
 
     def token_expired(self, now: float) -> bool:
         """Whether the client's token has expired. ``now`` is in seconds since the epoch."""
@@ -240,8 +271,8 @@ class Session:
         """Note whether the client takes messages about as fast as they come."""
         self._context.client_writable = writable
 
-    def set_unsettled(self, is_unsettled: Callable[[VirtualHost, float], bool]) -> None:
-        """``is_unsettled`` tells whether brokers changed in the last seconds, so that what they refuse may pass."""
+    def set_unsettled(self, is_unsettled: Callable[[VirtualHost], bool]) -> None:
+        """``is_unsettled`` tells whether brokers changed a while ago, so that what they refuse may pass."""
         self._context.is_unsettled = is_unsettled
 
     def set_blocked(self, blocked: bool) -> None:
@@ -359,6 +390,7 @@ class Session:
         """Take a mandatory message that the broker returned; its confirm follows."""
         if self._context.state is not State.CLOSED:
             self._publisher.message_returned(returned)
+            self._ride_through.refused()
 
     def handle(self, event: ops.Event, operation: ops.Operation | None = None) -> None:
         """Take the answer to an operation, or what happened at the broker.
@@ -380,7 +412,7 @@ class Session:
         if self._connect.logged_in(event):
             settings = self.settings
             if isinstance(operation, ops.Login):
-                self._tokens.logged_in(operation.passcode)
+                self._tokens.logged_in(operation.passcode, event.broker_version)
             self.confirms.set_limits(settings)
             self._context.transactions.set_limits(settings.transactions)
             self._limits.frame = settings.max_frame_size
@@ -391,7 +423,7 @@ class Session:
             self._ride_through.channel_lost(event.code, event.text)
             self._ride_through.interrupted(ops.OperationInterrupted(event.code, event.text))
             return
-        if self._ride_through.may_be_there_soon(event):
+        if event.may_pass and context.rides_through:
             if isinstance(operation, ops.PreparePublisher):
                 # It was refused on the publishing channel.
                 self._ride_through.channel_lost(event.code, event.text)
@@ -528,6 +560,10 @@ _EVENTS: Final[dict[type[ops.Event], Callable[[Session, Any], None]]] = {
     ops.Subscribed: lambda session, event: session._subscriber.subscribed(event),
     ops.Unsubscribed: lambda session, event: session._subscriber.unsubscribed(event),
     ops.ConsumerCancelled: lambda session, event: session._subscriber.cancelled(event),
+    ops.QueueAway: lambda session, event: session._ride_through.queue_away(event),
+    ops.QueueBack: lambda session, event: session._ride_through.queue_back(event),
+    ops.QueuesFound: lambda session, event: session._ride_through.queues_found(event),
+    ops.AccessRevoked: lambda session, event: session._subscriber.revoked(event),
     ops.TokenRenewed: lambda session, event: session._tokens.renewed(event),
     ops.TokenRefused: lambda session, event: session._tokens.refused(event),
     ops.OperationFailed: lambda session, event: session._operation_failed(event),

@@ -30,7 +30,7 @@ from gateway.session.queues import (
     subscribed_queue,
     subscription_queue,
 )
-from gateway.session.subscription import Settlement
+from gateway.session.subscription import Settlement, Subscription
 from gateway.session.transactions import size_of
 from gateway.stomp.decoder import Decoder
 from gateway.stomp.frame import AckFrame, Frame
@@ -281,11 +281,8 @@ class SubscribeHandler:
     def cancelled(self, event: ops.ConsumerCancelled) -> None:
         """The broker has cancelled a consumer, for example because its queue was deleted."""
         context, subscription = self._context, event.subscription
-        if not context.subscriptions.is_current(subscription):
+        if not self._end(subscription, "cancelled"):
             return
-        if context.observer is not None:
-            context.observer.unsubscribed(subscription, "cancelled")
-        context.subscriptions.remove(subscription)
         identifier, destination = subscription.identifier, subscription.destination
         if identifier is None:
             error = error_frames.subscription_cancelled(b"destination='%b'" % destination, destination)
@@ -294,6 +291,30 @@ class SubscribeHandler:
         else:
             error = error_frames.subscription_cancelled(b"id='%b'" % identifier, identifier)
         context.fail(error)
+
+    def revoked(self, event: ops.AccessRevoked) -> None:
+        """The user may not consume any more, or not even log in."""
+        context, subscription = self._context, event.subscription
+        if subscription is None:
+            context.fail(error_frames.login_revoked(event.text, context.settings))
+            return
+        # What the client has acknowledged stays so.
+        context.settle_if_writable()
+        if self._end(subscription, "revoked"):
+            name = subscription.destination if subscription.identifier is None else subscription.identifier
+            is_topic = subscription.kind is DestinationKind.TOPIC
+            context.fail(error_frames.access_revoked(event.text, name, context.settings, is_topic=is_topic))
+
+    def _end(self, subscription: Subscription, how: str) -> bool:
+        """End a subscription that the client has not ended; False if it is over."""
+        context = self._context
+        if not context.subscriptions.is_current(subscription):
+            return False
+        if context.observer is not None:
+            context.observer.queue_back(subscription)
+            context.observer.unsubscribed(subscription, how)
+        context.subscriptions.remove(subscription)
+        return True
 
 
 class AckHandler:
@@ -392,4 +413,4 @@ class AckHandler:
         if 0 < number <= subscription.first_base:
             # Delivered to an earlier subscription with the same id. No message has the number 0.
             raise error_frames.message_without_subscription(ack_id)
-        return Settlement(subscription, number, ack_id, requeue)
+        return Settlement(subscription, number, ack_id, requeue, context.settings.nack_counts)

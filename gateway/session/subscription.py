@@ -77,8 +77,8 @@ class Subscription:
     __slots__ = (
         "_auto_acks", "_body_bytes", "_counter", "_header_cache", "_is_pending", "_is_redelivered", "_is_started",
         "_layout", "_notify_above", "_prefixes", "_properties", "_redelivered", "_route", "_size", "_stats_before",
-        "_stopped_at", "_urgent_after", "base", "destination", "first_base", "identifier", "is_lost", "is_stream",
-        "kind", "ledger", "mode", "next_offset", "output", "queue", "request", "tag",
+        "_stopped_at", "_urgent_after", "awaits_queue", "base", "destination", "first_base", "identifier",
+        "is_lost", "is_stream", "kind", "ledger", "mode", "next_offset", "output", "queue", "request", "tag",
     )  # fmt: skip
 
     _ledger_type: ClassVar[type[DeliveryLedger]] = DeliveryLedger
@@ -104,7 +104,7 @@ class Subscription:
         self.kind = parse(destination).kind if destination else DestinationKind.TEMP_QUEUE
         # The name of the queue that it consumes, once the broker has answered.
         self.queue = ""
-        # Whether its messages come from a stream, which takes none back: RabbitMQ before 4.3 answers a basic.nack by
+        # Whether its messages come from a stream, which takes none back: RabbitMQ before 4.0 answers a basic.nack by
         # closing the whole link, with other sessions' channels. Only the headers of the messages show it. The first
         # message decides, because any later one may have passed through a stream before and kept that header.
         self.is_stream: bool | None = None
@@ -113,6 +113,8 @@ class Subscription:
         # The operation (`ops.Subscribe`) that brings it back when its channel is lost, and whether that is so now.
         self.request: object = None
         self.is_lost = False
+        # Whether it comes back by itself, once its queue does; the rest of the session goes on.
+        self.awaits_queue = False
         self.ledger = self._ledger_type(mode)
         # Where MESSAGE frames go, in pieces. Until ``start`` they collect here.
         self.output: list[bytes] = []
@@ -154,8 +156,8 @@ class Subscription:
 
     @property
     def must_return(self) -> bool:
-        """Whether its channel is lost, and its messages are wanted."""
-        return self.is_lost and self._stopped_at is None
+        """Whether its channel is lost, and the session waits for it."""
+        return self.is_lost and not self.awaits_queue and self._stopped_at is None
 
     @property
     def stats(self) -> TrafficCounter:
@@ -423,13 +425,15 @@ def split_frames(pieces: list[bytes]) -> list[bytes]:
 class Settlement(NamedTuple):
     """One ACK or NACK: the delivery that it names, and whether a NACK requeues; ``requeue`` is None for an ACK.
 
-    ``number`` is the delivery as the client names it; 0 means everything delivered so far.
+    ``number`` is the delivery as the client names it; 0 means everything delivered so far. ``counts`` is as for
+    `DeliveryLedger.refuse`.
     """
 
     subscription: Subscription
     number: int
     ack_id: bytes
     requeue: bool | None = None
+    counts: bool = False
 
     @property
     def is_lost(self) -> bool:
@@ -459,7 +463,7 @@ class Settlement(NamedTuple):
         if self.requeue is None:
             self.subscription.ledger.acknowledge(self.tag)
         else:
-            self.subscription.ledger.refuse(self.tag, requeue=self.requeue)
+            self.subscription.ledger.refuse(self.tag, requeue=self.requeue, counts=self.counts)
 
 
 class Subscriptions:

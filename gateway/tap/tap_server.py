@@ -20,11 +20,11 @@ from gateway.journal.journal import node_name
 from gateway.journal.privacy import DestinationNames, UserNames, users_key
 from gateway.journal.session_recorder import VirtualHostJournal
 from gateway.journal.writer import Clock, Writer, WriterSettings
+from gateway.server.descriptors import raise_limit
 from gateway.server.listen.listening_sockets import bound_to_tcp
 from gateway.server.log_limits import LogRateLimiter
 from gateway.server.paced_work import PacedWork
 from gateway.server.periodic_timer import PeriodicTimer
-from gateway.server.process.serving import raise_file_descriptors
 from gateway.tap.conversation import Conversation, TapJournal
 from gateway.tap.proxy import Ending, TappedConnection
 
@@ -206,7 +206,7 @@ async def run_tap(settings: TapSettings) -> None:
     Raises:
         GatewayError: the address cannot be taken, or the journal's directory cannot be used.
     """
-    raise_file_descriptors()
+    raise_limit()
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)

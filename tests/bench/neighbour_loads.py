@@ -19,6 +19,21 @@ from tests.bench.wire import NotMeasurableError, RowError
 _TINY = b"SEND\ndestination:/topic/load\n\n\0"
 _FLOODERS = 50
 
+# Closes the connections that have received more than so many bytes since it began, as soon as there are any.
+_CLOSE_LARGE = """
+Octets = fun(P) -> [{recv_oct, N}] = rabbit_networking:connection_info(P, [recv_oct]), N end,
+Before = maps:from_list([{P, Octets(P)} || P <- rabbit_networking:connections_local()]),
+F = fun F(0) -> nothing;
+        F(N) ->
+            Large = fun(P) -> Octets(P) - maps:get(P, Before, 0) > %d end,
+            case [P || P <- rabbit_networking:connections_local(), Large(P)] of
+                [] -> timer:sleep(2), F(N - 1);
+                Found -> [rabbit_networking:close_connection(P, "replay") || P <- Found], closed
+            end
+    end,
+F(5000).
+"""
+
 
 def _subscribe(number: int, more: str = "") -> bytes:
     return f"SUBSCRIBE\nid:{number}\ndestination:/topic/load.{number}\n{more}receipt:r{number}\n\n\0".encode()
@@ -95,9 +110,34 @@ async def _commit(run: Run) -> float:
 
 
 async def _commit_bytes(run: Run) -> float:
+    return await _committed(run, _large_sends("/topic/load") * run.count(1_000))
+
+
+def _large_sends(destination: str) -> bytes:
+    """A SEND of 64 KiB in a transaction."""
     body = b"x" * (64 << 10)
-    head = f"SEND\ndestination:/topic/load\ntransaction:t\ncontent-length:{len(body)}\n\n".encode()
-    return await _committed(run, (head + body + b"\0") * run.count(1_000))
+    head = f"SEND\ndestination:{destination}\ntransaction:t\npersistent:true\ncontent-length:{len(body)}\n\n"
+    return head.encode() + body + b"\0"
+
+
+async def _prepared_replay(run: Run) -> None:
+    if run.server.name != GATEWAY:
+        raise NotMeasurableError("the plugin loses its sessions with the broker")
+    await asyncio.to_thread(run.server.broker.declare, run.queue())
+
+
+async def _replay(run: Run) -> float:
+    """The broker closes the connection on which most of a COMMIT has come, and the gateway publishes it again."""
+    large, control = round(run.scale * (20 << 20)), run.server.broker.control
+    if control is None:
+        raise NotMeasurableError("needs rabbitmqctl")
+    closing = asyncio.create_task(asyncio.to_thread(control, ["eval", _CLOSE_LARGE % large]))
+    # rabbitmqctl takes a second or two to begin.
+    await asyncio.sleep(4)
+    seconds = await _committed(run, _large_sends(f"/amq/queue/{run.queue()}") * run.count(960))
+    if "closed" not in await closing:
+        raise RowError("the broker has closed no connection")
+    return seconds
 
 
 async def _committed(run: Run, sends: bytes) -> float:
@@ -289,6 +329,7 @@ _BASE = (
     Load("transaction", "a transaction beyond its bound", _transaction),
     Load("commit", "a COMMIT of 9,999 SENDs", _commit, elsewhere=_EVERYWHERE),
     Load("commit-bytes", "a COMMIT of 62 MiB", _commit_bytes, elsewhere=_EVERYWHERE),
+    Load("replay", "60 MiB are published again", _replay, _prepared_replay, plugin=False, elsewhere=(DEDICATED,)),
     Load("connects", "1,500 clients connect and subscribe", _connects, within=4.0),
     Load("connects-tls", "the same, tls", _connects, transport=TLS),
     Load("vanish", "1,500 subscribers vanish; an UNSUBSCRIBE", _vanish, _prepared_clients, 0.5, tail=3.0),

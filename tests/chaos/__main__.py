@@ -6,12 +6,12 @@ import argparse
 import asyncio
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.chaos.campaign import RIDE_THROUGH, Campaign, folder
+from tests.chaos.campaign import Campaign, folder
 from tests.chaos.drawing import drawn
 from tests.chaos.recording import Confirmed, Delivered, Fault, Sent, Settled
 from tests.chaos.run import RunReport
@@ -38,20 +38,15 @@ async def _campaign(options: argparse.Namespace) -> int:
     seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.runs)
     deadline = time.monotonic() + options.minutes * 60
     totals = _Totals()
-    async with Campaign.begun(options.ride_through, is_cluster=options.cluster) as campaign:
-        for seed in seeds:
-            if time.monotonic() > deadline:
-                break
-            print(f"seed {seed}: ", end="", flush=True)
-            schedule = drawn(seed, options.only, is_cluster=options.cluster, has_workers=options.workers)
-            report = await campaign.perform(schedule)
-            totals.add(report)
-            _tell(report, "".join(f" --{name}" for name in ("cluster", "workers") if getattr(options, name)))
-            if report.findings and options.stop:
-                break
-        # One run need not have everything, but many must.
-        unproven = totals.verdict.unproven(Check) if totals.runs >= _MANY else []
-        print("\n".join([*campaign.memory(), *totals.lines(), *unproven]))
+    left = deque(seeds)
+    needs_servers = True
+    while needs_servers:
+        async with Campaign.begun(options.ride_through, is_cluster=options.cluster is not None) as campaign:
+            needs_servers = await _perform(campaign, left, deadline, totals, options)
+            print("\n".join(campaign.remarks()))
+    # One run need not have everything, but many must.
+    unproven = totals.verdict.unproven(Check) if totals.runs >= _MANY else []
+    print("\n".join([*totals.lines(), *unproven]))
     if totals.failed or unproven:
         return FOUND
     if totals.runs < len(seeds):
@@ -60,6 +55,24 @@ async def _campaign(options: argparse.Namespace) -> int:
         )
         return _TOO_FEW
     return SUCCESS
+
+
+async def _perform(
+    campaign: Campaign, left: deque[int], deadline: float, totals: _Totals, options: argparse.Namespace
+) -> bool:
+    """Make the runs that are left, while there is time. Whether other servers are needed for the rest."""
+    while left and time.monotonic() <= deadline:
+        seed = left.popleft()
+        print(f"seed {seed}: ", end="", flush=True)
+        is_cluster = options.cluster is not None
+        report = await campaign.perform(drawn(seed, options.only, is_cluster=is_cluster, has_workers=options.workers))
+        totals.add(report)
+        _tell(report, options)
+        if report.findings and options.stop:
+            break
+        if report.is_broken:
+            return bool(left)
+    return False
 
 
 @dataclass
@@ -90,7 +103,7 @@ class _Totals:
             yield "nothing found"
 
 
-def _tell(report: RunReport, arguments: str) -> None:
+def _tell(report: RunReport, options: argparse.Namespace) -> None:
     faults = ", ".join(fault.harm.value for fault in report.recording.of(Fault)) or "no fault"
     print(
         f"{report.count(Sent)} sent, {report.count(Confirmed)} receipts, {report.count(Delivered)} delivered, "
@@ -101,7 +114,8 @@ def _tell(report: RunReport, arguments: str) -> None:
         print(f"  {line}")
     if report.findings:
         seed = report.schedule.seed
-        more = f" ARGS='{arguments.strip()}'" if arguments else ""
+        more = f" CLUSTER={options.cluster}" if options.cluster else ""
+        more += " ARGS=--workers" if options.workers else ""
         print(f"  to repeat: make chaos SEED={seed}{more}; recording, schedule and log: {folder(seed)}", flush=True)
 
 
@@ -123,12 +137,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--only", type=Harm, choices=list(Harm), metavar="FAULT", help="this fault in every run, alone")
     parser.add_argument(
-        "--minutes", type=_positive(float), default=30.0, help="the most that all runs may take; 30 without"
+        "--minutes", type=_positive(float), default=120.0, help="the most that all runs may take; 120 without"
     )
     parser.add_argument("--stop", action="store_true", help="stop at the first finding")
-    parser.add_argument("--cluster", action="store_true", help="with three nodes, which are killed one after the other")
+    parser.add_argument("--cluster", type=int, choices=[3], metavar="NODES", help="with a cluster of so many nodes: 3")
     parser.add_argument("--workers", action="store_true", help="with two workers, which are killed")
-    parser.add_argument("--ride-through", default=RIDE_THROUGH, metavar="TIME", help="the gateway's key")
+    parser.add_argument("--ride-through", metavar="TIME", help="the gateway's key")
     return parser
 
 

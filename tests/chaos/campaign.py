@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 from collections.abc import AsyncIterator
@@ -19,6 +20,9 @@ from tests.chaos.servers import Servers
 RIDE_THROUGH: Final = "60s"
 """The value of ``upstream.ride_through``; ``none`` leaves the key out."""
 
+RIDE_THROUGH_IN_A_CLUSTER: Final = "150s"
+"""Longer than a node stands still."""
+
 
 class Campaign:
     """Servers, and the inspectors that remember how they were at first.
@@ -35,23 +39,30 @@ class Campaign:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def begun(cls, ride_through: str = RIDE_THROUGH, *, is_cluster: bool = False) -> AsyncIterator[Self]:
+    async def begun(cls, ride_through: str | None = None, *, is_cluster: bool = False) -> AsyncIterator[Self]:
         """Start the servers, and stop them at the end."""
+        ride_through = ride_through or (RIDE_THROUGH_IN_A_CLUSTER if is_cluster else RIDE_THROUGH)
         riding = None if ride_through == "none" else ride_through
         async with Servers.started(riding, is_cluster=is_cluster) as servers:
             await prepare(servers)
-            yield cls(servers, Promise(ride_through=riding not in (None, "0"), is_cluster=is_cluster))
+            release = int((await asyncio.to_thread(servers.broker.ctl, "version")).partition(".")[0])
+            yield cls(servers, Promise(riding not in (None, "0"), is_cluster, release))
 
     async def perform(self, schedule: Schedule) -> RunReport:
         """Carry out a schedule. What explains its findings is kept in ``var/chaos``."""
         report = await perform(schedule, self._servers, self._inspectors, self._promise)
         if report.findings:
-            _keep(report)
+            _keep(report, self._servers)
         return report
 
-    def memory(self) -> list[str]:
-        """What became of the memory of each gateway."""
-        return [inspector.memory() for inspector in self._inspectors.values()]
+    def remarks(self) -> list[str]:
+        """What became of the memory of each gateway, and what the cluster could not do by itself."""
+        cluster = self._servers.cluster
+        restarts = 0 if cluster is None else cluster.restarts
+        return [
+            *(inspector.memory() for inspector in self._inspectors.values()),
+            *([f"nodes restarted because RabbitMQ did not end a partition: {restarts}"] if restarts else []),
+        ]
 
 
 def folder(seed: int) -> Path:
@@ -59,7 +70,7 @@ def folder(seed: int) -> Path:
     return VAR / "chaos" / f"seed-{seed}"
 
 
-def _keep(report: RunReport) -> None:
+def _keep(report: RunReport, servers: Servers) -> None:
     place = folder(report.schedule.seed)
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
@@ -67,3 +78,6 @@ def _keep(report: RunReport) -> None:
     (place / "schedule.txt").write_text(pformat(report.schedule, width=120) + "\n")
     (place / "gateway.log").write_text(report.log)
     report.recording.save(place / "recording.jsonl")
+    if servers.cluster is not None:
+        for number, node in enumerate(servers.cluster.nodes):
+            _ = shutil.copy(node.log, place / f"node-{number}.log")

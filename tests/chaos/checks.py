@@ -9,12 +9,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from tests.chaos.history import GRACE, History, Promise, Span, any_overlap
+from tests.chaos.messages import content
 from tests.chaos.recording import EARLIER, REMAINS, REPLIES, Copy, Delivered, Recording, Sent, Settled, Subscribed
 from tests.chaos.schedule import (
-    BROKER_ENDS,
     FOR_EACH,
     GATEWAY_KILLS,
     PROBE,
+    QUORUM_SUBSCRIPTIONS,
+    QUORUMS,
     Ack,
     ConsumerPlan,
     Harm,
@@ -62,9 +64,17 @@ def _why_lost(history: History, copy: Copy, queue: str) -> Excuse | None:
     place = history.schedule.place(message.place)
     if history.was_over_after({Harm.VHOST_DELETION}, there_at):
         return Excuse.VHOST_DELETED
-    is_classic = place.kind is not Kind.QUORUM and not history.promise.is_cluster
-    if is_classic and not message.persistent and history.was_over_after(BROKER_ENDS, there_at):
+    for deletion in history.deleted(queue):
+        # A queue that the gateway declares is there again for what is sent later.
+        gone_until = deletion.at if place.is_declared else deletion.until
+        if there_at <= gone_until + GRACE:
+            return Excuse.QUEUE_DELETED
+    is_lost_with_node = place.kind is not Kind.QUORUM and not message.persistent
+    if is_lost_with_node and any(there_at <= span.end for span in history.ends(queue)):
         return Excuse.NOT_PERSISTENT
+    is_dropped = place.kind is Kind.DURABLE and history.promise.drops_for_absent
+    if is_dropped and any_overlap(history.ends(queue), *history.publishing[copy]):
+        return Excuse.SUBSCRIPTION_AWAY
     if place.ack is Ack.AUTO and _may_be_on_its_way(history, copy, queue):
         return Excuse.ON_ITS_WAY
     return None
@@ -174,7 +184,7 @@ def settled(history: History) -> Iterator[Outcome]:
 def _why_again(history: History, event: Delivered, began: float, settled_at: float) -> Excuse | None:
     if any_overlap(history.losses, began, settled_at + GRACE):
         return Excuse.ACK_LOST
-    if any_overlap(history.forgotten, began, settled_at):
+    if any_overlap(history.forgotten(event.queue), began, settled_at):
         return Excuse.ACK_FORGOTTEN
     return _published_again(history, event)
 
@@ -201,7 +211,7 @@ def once(history: History) -> Iterator[Outcome]:
         twice = f"twice: {event.copy} at {event.at:.3f} to {event.consumer} is not marked as redelivered"
         # After a restart RabbitMQ 3.10 may not mark what a consumer has refused either: its own frames do not.
         from_when = 0.0 if event.consumer in refusing else before
-        broker_ended = any_overlap(history.spans(BROKER_ENDS), from_when, event.at)
+        broker_ended = any_overlap(history.ends(event.queue), from_when, event.at)
         excuse = Excuse.DELIVERY_FORGOTTEN if broker_ended else _published_again(history, event)
         yield Outcome(Check.ONCE, twice, excuse)
 
@@ -217,7 +227,7 @@ def in_order(history: History) -> Iterator[Outcome]:
     """
     careful = {plan.name for plan in history.schedule.producers if plan.receipts is Receipts.ALL}
     seen: set[tuple[str, str, int, int]] = set()
-    last: dict[tuple[str, str, str, int], int] = defaultdict(lambda: -1)
+    last: dict[tuple[str, str, str, int, str], int] = defaultdict(lambda: -1)
     for event in history.deliveries:
         producer, number, connection = event.copy
         if producer in careful:
@@ -228,10 +238,20 @@ def in_order(history: History) -> Iterator[Outcome]:
         seen.add((event.queue, producer, number, connection))
         if event.redelivered or known:
             continue
-        key = (event.queue, event.consumer, producer, connection)
+        key = (event.queue, event.consumer, producer, connection, _priority(history, event))
         before, last[key] = last[key], max(last[key], number)
         late = f"{event.copy} at {event.at:.3f} comes after number {before} from {event.queue} to {event.consumer}"
         yield Outcome(Check.ORDER, f"out of order: {late}" if number < before else "")
+
+
+def _priority(history: History, event: Delivered) -> str:
+    """What a message may overtake others for."""
+    is_quorum = event.queue in (*QUORUMS, *(QUORUM_SUBSCRIPTIONS if history.promise.is_cluster else ()))
+    if not is_quorum or not history.promise.quorum_queues_have_priorities:
+        return ""
+    plans = (*history.schedule.producers, PROBE)
+    plan = next((plan for plan in plans if plan.name == event.copy.producer), None)
+    return "" if plan is None else content(history.schedule.seed, plan, event.copy.number).headers.get("priority", "")
 
 
 # Content.
@@ -242,7 +262,7 @@ def contents(history: History) -> Iterator[Outcome]:
     for event in history.deliveries:
         where = f"came from {event.queue} to {event.consumer}"
         if event.copy == EARLIER:
-            forgotten = any(span.begin <= 0 and event.at >= span.begin for span in history.forgotten)
+            forgotten = any(span.begin <= 0 and event.at >= span.begin for span in history.forgotten(event.queue))
             excuse = Excuse.EARLIER_RUN if forgotten else None
             yield Outcome(Check.CONTENT, f"of an earlier run: a message {where} at {event.at:.3f}", excuse)
         elif event.copy not in history.sent:

@@ -82,7 +82,9 @@ class Talk:
             if waiting is not None and not waiting.done():
                 waiting.set_result(None)
         elif frame.command == "ERROR":
+            # The session may go on, but this client connects again.
             self.error = _text(frame)
+            raise ConnectionOverError(self.error)
         else:
             self._heed(frame)
 

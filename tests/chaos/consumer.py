@@ -12,7 +12,7 @@ from typing import Final
 from tests.chaos.client import ChaosClient, Scene, Talk
 from tests.chaos.messages import Content, content, copy_of, is_whole, labelled
 from tests.chaos.recording import Copy, Delivered, Settled, Subscribed
-from tests.chaos.schedule import PROBE, Ack, ConsumerPlan, Kind
+from tests.chaos.schedule import PROBE, QUORUM_SUBSCRIPTIONS, Ack, ConsumerPlan, Kind
 from tests.support.stomp_client import ConnectionOverError, Frame
 
 _IDLE: Final = 0.1
@@ -85,7 +85,8 @@ class Consumer(ChaosClient):
             headers["prefetch-count"] = str(self.plan.prefetch)
         if self._place.kind is Kind.DURABLE:
             headers |= {"durable": "true", "auto-delete": "false", "x-queue-name": self.plan.queue}
-            headers |= {"x-queue-type": "quorum"} if self.scene.is_cluster else {}
+            is_quorum = self.scene.is_cluster and self.plan.queue in QUORUM_SUBSCRIPTIONS
+            headers |= {"x-queue-type": "quorum"} if is_quorum else {}
         if self._place.kind is Kind.STREAM:
             headers["x-stream-offset"] = "next"
         if self.plan.exclusive:

@@ -11,7 +11,10 @@ from tests.chaos.schedule import (
     COMMIT_CUTS,
     DURABLES,
     GATEWAY_ENDS,
+    NODE_SILENCES,
     OF_CLIENTS,
+    OF_CLUSTERS,
+    OF_NODES,
     QUEUES,
     QUORUMS,
     STREAMS,
@@ -26,6 +29,7 @@ from tests.chaos.schedule import (
     ProducerPlan,
     Receipts,
     Schedule,
+    Target,
     Transport,
     Variant,
 )
@@ -36,6 +40,8 @@ _TOGETHER: Final = 0.25
 
 _LASTS: Final = 1.6
 """Seconds in which faults begin; the producers send a little longer."""
+
+_ACKS: Final = (Ack.AUTO, Ack.CLIENT, Ack.INDIVIDUAL)
 
 _LINK_HARMS: Final = (
     Harm.LINK_STALL,
@@ -58,7 +64,16 @@ _HEAVY: Final = {
 }  # fmt: skip
 """Faults that take seconds, and in which share of the runs they come."""
 
-_HEAVY_IN_A_CLUSTER: Final = {Harm.NODE_KILL: 0.5, Harm.GATEWAY_KILL: 0.1, Harm.LINK_FREEZE: 0.05}
+_HEAVY_IN_A_CLUSTER: Final = {
+    Harm.NODE_KILL: 0.22, Harm.NODE_STOP: 0.12, Harm.NODE_FREEZE: 0.1, Harm.NODE_CUT: 0.12, Harm.NODE_DRAIN: 0.08,
+    Harm.LEADERS_MOVE: 0.08, Harm.QUEUE_DELETION: 0.08, Harm.ROLLING_RESTART: 0.04, Harm.ALL_DOWN: 0.04,
+    Harm.NODE_ALARM: 0.04, Harm.PERMISSION_LOSS: 0.04, Harm.GATEWAY_KILL: 0.02, Harm.LINK_FREEZE: 0.02,
+}  # fmt: skip
+_LASTS_IN_A_CLUSTER: Final = 6.0
+"""The clients work so long that a node is killed and comes back meanwhile."""
+
+_SILENT: Final = NODE_SILENCES | {Harm.LINK_FREEZE}
+"""Where only heart-beats tell the gateway, so that they have to be quick. Nothing else may break or mend the links."""
 
 
 def drawn(seed: int, only: Harm | None = None, *, is_cluster: bool = False, has_workers: bool = False) -> Schedule:
@@ -71,13 +86,20 @@ def drawn(seed: int, only: Harm | None = None, *, is_cluster: bool = False, has_
         has_workers: whether the gateway has several workers; some are killed.
     """
     chance = random.Random(seed)  # noqa: S311 - to be repeated, not to be secret
-    places = _places(chance)
-    consumers = [plan for place in places for plan in _consumers(chance, place)]
-    producers = [_producer(chance, f"p{number}", places) for number in range(chance.randint(2, 4))]
+    places = _places_of_a_cluster(chance) if is_cluster else _places(chance)
+    lasts = _LASTS_IN_A_CLUSTER if is_cluster else _LASTS
+    consumers = [plan for place in places for plan in _consumers(chance, place, lasts)]
+    producers = [_producer(chance, f"p{number}", places, lasts) for number in range(chance.randint(2, 4))]
+    if is_cluster:
+        stays = [chance.choice((0, 0, 3, 12)) for _ in producers]
+        # Who asks for replies goes on until one comes, with the same numbers in each session.
+        producers = [
+            plan if plan.requests else replace(plan, stays=each) for plan, each in zip(producers, stays, strict=True)
+        ]
     _mix_transports(chance, producers, consumers)
     heavy = _heavy(chance, _HEAVY_IN_A_CLUSTER if is_cluster else _HEAVY) if only is None else [only]
     variant = chance.choices((Variant.SHARED, Variant.DEDICATED), (3, 1))[0]
-    if Harm.LINK_FREEZE in heavy:
+    if _SILENT & set(heavy):
         variant = Variant.HEARTBEAT
     if has_workers:
         variant = Variant.WORKERS
@@ -85,23 +107,36 @@ def drawn(seed: int, only: Harm | None = None, *, is_cluster: bool = False, has_
         heavy = [harm for harm in heavy if harm not in GATEWAY_ENDS | {Harm.LINK_FREEZE}]
         heavy += [Harm.WORKER_KILL] * chance.randint(1, 3)
     faults = _faults(chance, heavy, producers, consumers, alone=only is not None)
+    if is_cluster:
+        faults = _aimed(chance, faults, places)
     return Schedule(seed, variant, places, tuple(producers), tuple(consumers), tuple(faults))
 
 
 def _places(chance: random.Random) -> tuple[Place, ...]:
-    acks = (Ack.AUTO, Ack.CLIENT, Ack.INDIVIDUAL)
     queues = chance.sample(QUEUES, chance.randint(1, 3))
-    places = [Place(name, Kind.QUEUE, chance.choice(acks)) for name in queues]
+    places = [Place(name, Kind.QUEUE, chance.choice(_ACKS)) for name in queues]
     for names, kind, share in (
         (DURABLES, Kind.DURABLE, 0.6), (TOPICS, Kind.TOPIC, 0.6), (QUORUMS, Kind.QUORUM, 0.3),
         (STREAMS, Kind.STREAM, 0.3),
     ):  # fmt: skip
         if chance.random() < share:
-            places.append(Place(chance.choice(names), kind, chance.choice(acks)))
+            places.append(Place(chance.choice(names), kind, chance.choice(_ACKS)))
     return tuple(places)
 
 
-def _consumers(chance: random.Random, place: Place) -> list[ConsumerPlan]:
+def _places_of_a_cluster(chance: random.Random) -> tuple[Place, ...]:
+    places = [Place(name, Kind.QUEUE, chance.choice(_ACKS)) for name in chance.sample(QUEUES, chance.randint(1, 2))]
+    for names, kind, share in (
+        (QUORUMS, Kind.QUORUM, 0.7), (DURABLES, Kind.DURABLE, 0.6), (STREAMS, Kind.STREAM, 0.4),
+        (TOPICS, Kind.TOPIC, 0.4),
+    ):  # fmt: skip
+        if chance.random() < share:
+            declared = kind in (Kind.QUORUM, Kind.STREAM) and chance.random() < 0.5
+            places.append(Place(chance.choice(names), kind, chance.choice(_ACKS), declared))
+    return tuple(places)
+
+
+def _consumers(chance: random.Random, place: Place, lasts: float) -> list[ConsumerPlan]:
     count = chance.randint(1, 2)
     queues = {
         Kind.QUEUE: [place.name] * count,
@@ -128,7 +163,7 @@ def _consumers(chance: random.Random, place: Place) -> list[ConsumerPlan]:
                 transactional=place.ack is not Ack.AUTO and chance.random() < 0.2,
                 nacks=chance.choice((0, 7)) if can_refuse else 0,
                 pause=chance.choice((0.0, 0.0, 0.0, 0.002)),
-                leaves=chance.uniform(0.3, _LASTS) if chance.random() < 0.2 else None,
+                leaves=chance.uniform(0.3, lasts) if chance.random() < 0.2 else None,
                 exclusive=place.kind is Kind.TOPIC and chance.random() < 0.4,
             )
         )
@@ -149,7 +184,7 @@ def _mix_transports(chance: random.Random, producers: list[ProducerPlan], consum
         consumers[number] = replace(consumer, transport=transport, version=version)
 
 
-def _producer(chance: random.Random, name: str, places: Sequence[Place]) -> ProducerPlan:
+def _producer(chance: random.Random, name: str, places: Sequence[Place], lasts: float) -> ProducerPlan:
     unit_size = chance.choice((0, 0, 0, 1, 3, 20))
     units = chance.randint(60, 250) // max(1, unit_size // 2)
     burst = chance.choice((1, 5, 20))
@@ -164,7 +199,7 @@ def _producer(chance: random.Random, name: str, places: Sequence[Place]) -> Prod
         sizes=chance.choice(((0, 40), (0, 40), (100, 2_000), (2_000, 60_000))),
         window=chance.choice((1, 20, 1_000)),
         burst=burst,
-        pace=(_LASTS + 0.2) * burst / units * chance.uniform(0.6, 1.0),
+        pace=(lasts + 0.2) * burst / units * chance.uniform(0.6, 1.0),
         requests=chance.random() < 0.2,
     )
 
@@ -189,7 +224,11 @@ def _faults(
 ) -> list[FaultPlan]:
     harms = list(heavy)
     if not alone:
-        harms += chance.choices(_LINK_HARMS, k=chance.randint(0 if heavy else 1, 2))
+        links = chance.choices(_LINK_HARMS, k=chance.randint(0 if heavy else 1, 2))
+        if OF_CLUSTERS & set(heavy):
+            # What is found is to be the node's doing, mostly.
+            links = [] if NODE_SILENCES & set(heavy) or chance.random() < _NODES_ALONE else links[:1]
+        harms += links
         harms += chance.choices(_CLIENT_HARMS, k=chance.randint(0, 3))
     everybody = [each.name for each in producers] + [each.name for each in consumers]
     committing = [each.name for each in producers if each.unit_size]
@@ -200,6 +239,38 @@ def _faults(
     ]
     return sorted(faults, key=lambda fault: fault.at)
 
+
+def _aimed(chance: random.Random, faults: Sequence[FaultPlan], places: Sequence[Place]) -> list[FaultPlan]:
+    """With what faults of clusters need: the node, the queue, and longer times."""
+    queues = [
+        queue
+        for place in places
+        if place.kind in (Kind.QUEUE, Kind.QUORUM, Kind.DURABLE)
+        for queue in SUBSCRIPTIONS.get(place.name, (place.name,))
+    ]
+    return [_aimed_one(chance, fault, queues) if fault.harm in OF_CLUSTERS else fault for fault in faults]
+
+
+def _aimed_one(chance: random.Random, fault: FaultPlan, queues: Sequence[str]) -> FaultPlan:
+    lasts = _LASTS_OF_NODES.get(fault.harm, (0.2, 2.0))
+    if fault.harm is Harm.NODE_FREEZE and chance.random() < _VERY_LONG:
+        lasts = _FREEZES
+    return replace(
+        fault,
+        lasts=round(chance.uniform(*lasts), 3),
+        target=chance.choice(tuple(Target)) if fault.harm in OF_NODES else None,
+        queue=chance.choice(queues) if fault.harm is Harm.QUEUE_DELETION else "",
+    )
+
+
+_LASTS_OF_NODES: Final = {
+    Harm.NODE_KILL: (0.0, 4.0), Harm.NODE_STOP: (0.0, 4.0), Harm.NODE_FREEZE: (10.0, 16.0), Harm.NODE_CUT: (2.0, 14.0),
+}  # fmt: skip
+"""Seconds, at the least and at the most."""
+
+_NODES_ALONE: Final = 0.6
+_VERY_LONG: Final = 0.15
+_FREEZES: Final = 30.0, 90.0
 
 _LONG: Final = {Harm.LINK_FREEZE: 6.0, Harm.LINK_SILENCE: 3.0}
 """Seconds, where the gateway has to notice by itself."""

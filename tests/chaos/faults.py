@@ -9,10 +9,23 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+from deploy.local.errors import LocalError
 from tests.chaos.client import Scene
 from tests.chaos.recording import Fault
-from tests.chaos.remains import remake_virtual_host
-from tests.chaos.schedule import COMMIT_CUTS, OF_CLIENTS, FaultPlan, Harm
+from tests.chaos.remains import remake_queue, remake_virtual_host
+from tests.chaos.schedule import (
+    CLASSIC,
+    COMMIT_CUTS,
+    OF_ALL_NODES,
+    OF_CLIENTS,
+    OF_CLUSTERS,
+    QUORUM_SUBSCRIPTIONS,
+    QUORUMS,
+    STREAMS,
+    FaultPlan,
+    Harm,
+    Target,
+)
 from tests.chaos.servers import ChaosGateway, Servers
 from tests.support.chaos import ChaosProxy, Direction
 
@@ -23,6 +36,9 @@ _WITHIN_COMMIT: Final = 20
 """Bytes of a COMMIT that may pass before it is cut: fewer than it has."""
 
 _COMMITS_WITHIN: Final = 2.0
+
+_LED: Final = (*QUORUMS, *STREAMS, *QUORUM_SUBSCRIPTIONS)
+"""Queues with a leader."""
 
 
 class FaultInjector:
@@ -42,10 +58,11 @@ class FaultInjector:
         self._servers = servers
         self._gateway = gateway
         self._proxies = proxies
+        self.broken = ""
+        """Why the cluster is not whole any more, if it is not."""
         self._ends: Mapping[Harm, Callable[[], Awaitable[None]]] = {
             Harm.BROKER_KILL: servers.kill_broker,
             Harm.BROKER_RESTART: servers.restart_broker,
-            Harm.NODE_KILL: servers.kill_node,
             Harm.VHOST_DELETION: functools.partial(remake_virtual_host, servers),
             Harm.CLOSE_CONNECTIONS: servers.close_links,
             Harm.GATEWAY_KILL: functools.partial(servers.kill_gateway, gateway),
@@ -63,7 +80,13 @@ class FaultInjector:
     async def _inject(self, plan: FaultPlan) -> None:
         await asyncio.sleep(plan.at - self._scene.clock())
         at = self._scene.clock()
-        if plan.harm is Harm.WORKER_KILL:
+        queues: tuple[str, ...] = ()
+        if plan.harm in OF_CLUSTERS:
+            try:
+                at, queues = await self._inject_into_cluster(plan)
+            except LocalError as error:
+                self.broken = str(error)
+        elif plan.harm is Harm.WORKER_KILL:
             await self._gateway.kill_worker(plan.size)
         elif plan.harm in self._ends:
             await self._ends[plan.harm]()
@@ -80,7 +103,32 @@ class FaultInjector:
             await _disturb(self._proxies[plan.client], plan)
         else:
             _ = await asyncio.gather(*(_disturb(proxy, plan) for proxy in self._servers.proxies))
-        self._scene.recording.add(Fault(at, self._scene.clock(), plan.harm, plan.client))
+        self._scene.recording.add(Fault(at, self._scene.clock(), plan.harm, plan.client, queues))
+
+    async def _inject_into_cluster(self, plan: FaultPlan) -> tuple[float, tuple[str, ...]]:
+        """When it began, and which queues it hits."""
+        cluster, clock = self._servers.cluster, self._scene.clock
+        assert cluster is not None
+        if plan.harm is Harm.PERMISSION_LOSS:
+            at = clock()
+            await cluster.take_permissions(plan.lasts)
+            return at, ()
+        if plan.harm is Harm.QUEUE_DELETION:
+            at = clock()
+            await remake_queue(self._servers, plan.queue, plan.size, plan.lasts)
+            return at, (plan.queue,)
+        homes = await cluster.homes()
+        names = CLASSIC if plan.target is Target.CLASSIC else _LED
+        node = await cluster.chosen(plan, {queue: homes[queue] for queue in self._queues() if queue in names})
+        at = clock()
+        await cluster.inject(plan, node)
+        hit = {node.name} if plan.harm not in OF_ALL_NODES else set(homes.values())
+        return at, tuple(sorted(queue for queue in CLASSIC if homes[queue] in hit))
+
+    def _queues(self) -> set[str]:
+        """Those that clients use."""
+        places = self._scene.schedule.places
+        return {queue for place in places for queue in self._scene.schedule.queues(place.name) or {place.name}}
 
     async def _cut_commit(self, plan: FaultPlan) -> float | None:
         """Wait for the client's next COMMIT, and cut it or what the gateway makes of it; when it was, if ever."""

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Final, NamedTuple, TypeVar
 
 from tests.chaos.recording import Began, Confirmed, Copy, Delivered, Ended, Fault, Recording, Sent, Subscribed
-from tests.chaos.schedule import BROKER_ENDS, GATEWAY_ENDS, LINK_LOSSES, Harm, Schedule
+from tests.chaos.schedule import BROKER_ENDS, GATEWAY_ENDS, LINK_LOSSES, NODE_ENDS, NODE_KILLS, Harm, Schedule
 
 GRACE: Final = 1.0
 """Seconds by which a client may see an effect after the fault, and a process act before it was recorded."""
@@ -19,6 +19,9 @@ FORGOTTEN: Final = 5.0
 
 _UNKNOWN: Final = 5.0
 """Seconds in which a message without a receipt is thought to be confirmed, whatever stalls."""
+
+_NEW_QUEUES: Final = 4
+"""From this release of RabbitMQ on they are other ones."""
 
 _SLOW: Final = frozenset({Harm.LINK_STALL, Harm.LINK_DELAY, Harm.ALARM})
 LOSSES: Final = LINK_LOSSES | BROKER_ENDS | GATEWAY_ENDS | {Harm.VHOST_DELETION}
@@ -48,11 +51,28 @@ def any_overlap(spans: Iterable[Span], begin: float, end: float) -> bool:
 class Promise:
     """What the servers are configured to do.
 
-    With ``ride_through`` sessions outlive their links. In a cluster all durable queues are quorum queues.
+    With ``ride_through`` sessions outlive their links. A cluster is there as long as most of its nodes are. ``release``
+    is the major one of RabbitMQ.
     """
 
     ride_through: bool = True
     is_cluster: bool = False
+    release: int = 3
+
+    @property
+    def drops_for_absent(self) -> bool:
+        """Whether the broker confirms what it drops because the queue's node is away; later ones reject it."""
+        return self.is_cluster and self.release < _NEW_QUEUES
+
+    @property
+    def forgets_to_confirm(self) -> bool:
+        """Whether a stream never answers for some messages that came while its leader's node stood still."""
+        return self.release < _NEW_QUEUES
+
+    @property
+    def quorum_queues_have_priorities(self) -> bool:
+        """Whether a message overtakes those with a lower priority in every quorum queue."""
+        return self.release >= _NEW_QUEUES
 
 
 @dataclass(frozen=True)
@@ -129,10 +149,22 @@ class History:
         """The times of what is lost with links. One that was slow meanwhile loses what it held since it became slow."""
         return [Span(self._since(fault) - GRACE, fault.until) for fault in self.recording.faults(LOSSES)]
 
-    @cached_property
-    def forgotten(self) -> list[Span]:
+    def forgotten(self, queue: str) -> list[Span]:
         """The times whose acknowledgements a killed broker may have forgotten."""
-        return [Span(fault.at - FORGOTTEN, fault.until) for fault in self.recording.faults({Harm.BROKER_KILL})]
+        kills = self._ends_of(queue, {Harm.BROKER_KILL} | NODE_KILLS)
+        return [Span(fault.at - FORGOTTEN, fault.until) for fault in kills]
+
+    def ends(self, queue: str) -> list[Span]:
+        """The times, and a little longer, in which the broker ended that has a queue."""
+        return [Span(fault.at - GRACE, fault.until + GRACE) for fault in self._ends_of(queue, BROKER_ENDS | NODE_ENDS)]
+
+    def _ends_of(self, queue: str, harms: Iterable[Harm]) -> list[Fault]:
+        """In a cluster a node has a classic queue, and several have any other."""
+        return [fault for fault in self.recording.faults(harms) if fault.harm in BROKER_ENDS or queue in fault.queues]
+
+    def deleted(self, queue: str) -> list[Fault]:
+        """When somebody deleted a queue, and until when it was made again."""
+        return [fault for fault in self.recording.faults({Harm.QUEUE_DELETION}) if queue in fault.queues]
 
     def spans(self, harms: Iterable[Harm]) -> list[Span]:
         """The times of some faults, and a little longer."""

@@ -55,7 +55,8 @@ class Producer(ChaosClient):
         sent: list[Copy] = []
         for unit in list(self._unanswered):
             await self._send(talk, unit, sent)
-        while self._next < self.plan.units:
+        until = min(self.plan.units, self._next + (self.plan.stays or self.plan.units))
+        while self._next < until:
             await self._room(talk)
             unit, self._next = self._next, self._next + 1
             await self._send(talk, unit, sent)
@@ -68,7 +69,7 @@ class Producer(ChaosClient):
         await self.leave(talk)
         # The receipt of DISCONNECT speaks for everything on this connection.
         self._confirm(sent, of_disconnect=True)
-        self._done = True
+        self._done = self._next == self.plan.units
 
     def heed(self, frame: Frame) -> None:
         """Record a reply."""

@@ -99,11 +99,15 @@ class Settled(Event):
 
 @dataclass(frozen=True, slots=True)
 class Fault(Event):
-    """A fault, from ``at`` until ``until``; ``client`` if it hits one client only."""
+    """A fault, from ``at`` until ``until``; ``client`` if it hits one client only.
+
+    ``queues`` are those that are deleted, or the classic queues of the nodes that it hits.
+    """
 
     until: float
     harm: Harm
     client: str = ""
+    queues: tuple[str, ...] = ()
 
 
 EventT = TypeVar("EventT", bound=Event)

@@ -15,7 +15,15 @@ from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from tests.chaos.client import Scene
 from tests.chaos.messages import content, copy_of
 from tests.chaos.recording import REMAINS, Delivered
-from tests.chaos.schedule import DURABLES, PROBE, QUEUES, QUORUMS, STREAMS, SUBSCRIPTIONS
+from tests.chaos.schedule import (
+    DURABLES,
+    PROBE,
+    QUEUES,
+    QUORUM_SUBSCRIPTIONS,
+    QUORUMS,
+    STREAMS,
+    SUBSCRIPTIONS,
+)
 from tests.chaos.servers import ChaosGateway, Servers
 from tests.chaos.verdict import Finding
 
@@ -33,30 +41,59 @@ _MEMORY_GROWTH: Final = 48 << 20
 
 _EMPTIED: Final = (*QUEUES, *QUORUMS, *(queue for place in DURABLES for queue in SUBSCRIPTIONS[place]))
 _OF_SUBSCRIPTION: Final = "stomp-subscription-"
-_EVERY_QUEUE: Final = (*_EMPTIED, *STREAMS)
+EVERY_QUEUE: Final = (*_EMPTIED, *STREAMS)
 
 
 @asynccontextmanager
-async def _channel(servers: Servers) -> AsyncIterator[AbstractChannel]:
-    async with await aio_pika.connect(servers.broker.amqp_url) as connection:
+async def _channel(servers: Servers, number: int = 0) -> AsyncIterator[AbstractChannel]:
+    node = servers.nodes[number % len(servers.nodes)]
+    async with await aio_pika.connect(node.amqp_url) as connection:
         yield await connection.channel()
 
 
 async def prepare(servers: Servers) -> None:
-    """Declare all queues. RabbitMQ would forget one that is declared two seconds before it is killed."""
-    async with _channel(servers) as channel:
-        for queue in _EVERY_QUEUE:
-            _ = await channel.declare_queue(queue, durable=True, arguments=_arguments(servers, queue))
-        for place, queues in SUBSCRIPTIONS.items():
-            for queue in queues:
-                _ = await (await channel.get_queue(queue)).bind("amq.topic", place)
-    await servers.sync_broker()
+    """Declare all queues, in a cluster on one node after the other.
+
+    RabbitMQ would forget one that is declared two seconds before it is killed.
+    """
+    count = len(servers.nodes)
+    for number in range(count):
+        async with _channel(servers, number) as channel:
+            for queue in EVERY_QUEUE[number::count]:
+                await _declare(servers, channel, queue)
+    if servers.cluster is None:
+        await servers.sync_broker()
+    else:
+        await servers.cluster.until_whole(EVERY_QUEUE)
+
+
+async def _declare(servers: Servers, channel: AbstractChannel, queue: str) -> None:
+    declared = await channel.declare_queue(queue, durable=True, arguments=_arguments(servers, queue))
+    for place, queues in SUBSCRIPTIONS.items():
+        if queue in queues:
+            _ = await declared.bind("amq.topic", place)
 
 
 def _arguments(servers: Servers, queue: str) -> dict[str, Any]:
     if queue in STREAMS:
         return {"x-queue-type": "stream"}
-    return {"x-queue-type": "quorum"} if queue in QUORUMS or servers.is_cluster else {}
+    is_quorum = queue in QUORUMS or (servers.is_cluster and queue in QUORUM_SUBSCRIPTIONS)
+    return {"x-queue-type": "quorum"} if is_quorum else {}
+
+
+async def remake_queue(servers: Servers, queue: str, number: int, seconds: float) -> None:
+    """Delete a queue, and declare it again a little later, as somebody else.
+
+    Args:
+        servers: where it is.
+        queue: its name.
+        number: chooses the node that is asked.
+        seconds: between the two.
+    """
+    async with _channel(servers, number) as channel:
+        _ = await channel.queue_delete(queue)
+        await asyncio.sleep(seconds)
+        await _declare(servers, channel, queue)
 
 
 async def remake_virtual_host(servers: Servers) -> None:
@@ -115,6 +152,7 @@ class Inspector:
         self._gateway = gateway
         self._baseline: _Baseline | None = None
         self._seen: list[int] = []
+        self._strange: list[str] = []
 
     def memory(self) -> str:
         """The gateway's memory after its runs."""
@@ -127,7 +165,7 @@ class Inspector:
             if time.monotonic() > deadline:
                 break
             await asyncio.sleep(_LOOK_AGAIN)
-        for queue in await self._strange_queues():
+        for queue in self._strange:
             await self._servers.delete_queue(queue)
         return found + self._in_the_process(len(await _links(self._gateway)))
 
@@ -143,22 +181,19 @@ class Inspector:
 
     async def _in_the_broker(self) -> list[Finding]:
         links = sum([len(await _links(gateway)) for gateway in self._servers.gateways])
-        connections, consumers = await self._servers.connections_and_consumers()
+        connections, consumers, queues = await self._servers.remains()
+        self._strange = [queue for queue in queues if queue not in EVERY_QUEUE]
         found = []
         if connections != links:
             found.append(f"left at the broker: {connections} connections for {links} links of the gateways")
         if consumers:
             found.append(f"left at the broker: {consumers} consumers")
-        return found + [f"left at the broker: the queue {queue}" for queue in await self._left_queues()]
+        return found + [f"left at the broker: the queue {queue}" for queue in self._left_queues()]
 
-    async def _strange_queues(self) -> list[str]:
-        return [queue for queue in await self._servers.queues() if queue not in _EVERY_QUEUE]
-
-    async def _left_queues(self) -> list[str]:
+    def _left_queues(self) -> list[str]:
         """Those that nobody should leave. Who is killed between declaring a queue and consuming it leaves it."""
         is_killed = self._gateway.workers > 1
-        queues = await self._strange_queues()
-        return [queue for queue in queues if not (is_killed and queue.startswith(_OF_SUBSCRIPTION))]
+        return [queue for queue in self._strange if not (is_killed and queue.startswith(_OF_SUBSCRIPTION))]
 
     def _in_the_process(self, links: int) -> list[Finding]:
         process = self._gateway.process

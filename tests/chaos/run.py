@@ -42,6 +42,8 @@ class RunReport:
     verdict: Verdict
     seconds: float
     log: str
+    is_broken: bool = False
+    """Whether the cluster did not become whole again: then nothing more can be said of the run."""
 
     @property
     def findings(self) -> list[Finding]:
@@ -101,7 +103,11 @@ async def perform(
         scene = Scene(
             schedule, recording, addresses, servers.trust, lambda: time.monotonic() - began, servers.is_cluster
         )
-        found = await _play(scene, FaultInjector(scene, servers, gateway, proxies))
+        injector = FaultInjector(scene, servers, gateway, proxies)
+        found = await _play(scene, injector)
+    if injector.broken:
+        verdict = Verdict(findings=[f"broken: {injector.broken}"])
+        return RunReport(schedule, recording, verdict, time.monotonic() - began, gateway.log(), is_broken=True)
     inspector = inspectors.setdefault(gateway.node, Inspector(servers, gateway))
     found += await inspector.findings()
     await take_what_remains(servers, scene)
@@ -127,6 +133,8 @@ async def _play(scene: Scene, injector: FaultInjector) -> list[Finding]:
     working = {client: asyncio.create_task(client.run()) for client in (*consumers, *producers)}
     try:
         await injector.run()
+        if injector.broken:
+            return []
         # As docs/reliability.md says.
         again = of_streams_made_again(scene.schedule, scene.recording)
         for consumer in consumers:

@@ -53,17 +53,27 @@ FOR_EACH: Final = frozenset({Kind.TOPIC, Kind.STREAM})
 
 @dataclass(frozen=True)
 class Place:
-    """A destination. All consumers of a place have the same ack mode, because the promises depend on it."""
+    """A destination. All consumers of a place have the same ack mode, because the promises depend on it.
+
+    With ``declared`` the gateway itself declares a quorum queue or a stream, as it does a classic queue.
+    """
 
     name: str
     kind: Kind
     ack: Ack
+    declared: bool = False
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether the gateway declares the queue, so that a SEND brings it back if it was deleted."""
+        return self.declared or self.kind is Kind.QUEUE
 
     @property
     def destination(self) -> str:
         """As a STOMP header."""
-        prefix = {Kind.DURABLE: "/topic/", Kind.TOPIC: "/topic/", Kind.QUEUE: "/queue/"}.get(self.kind, "/amq/queue/")
-        return prefix + self.name
+        if self.kind in (Kind.DURABLE, Kind.TOPIC):
+            return f"/topic/{self.name}"
+        return f"/queue/{self.name}" if self.is_declared else f"/amq/queue/{self.name}"
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,8 @@ class ProducerPlan:
 
     ``units`` are transactions of ``unit_size`` messages, or single messages if that is 0. ``persistent`` is the share
     of persistent messages. ``window`` bounds the units without an answer. The client sleeps ``pace`` seconds after
-    each burst. ``requests`` asks for a reply to each message.
+    each burst. ``requests`` asks for a reply to each message. After ``stays`` units it leaves in good order and comes
+    back; 0 for never.
     """
 
     name: str
@@ -87,6 +98,7 @@ class ProducerPlan:
     burst: int
     pace: float
     requests: bool = False
+    stays: int = 0
 
 
 @dataclass(frozen=True)
@@ -127,7 +139,17 @@ class Harm(Enum):
     CLOSE_CONNECTIONS = "operator closes the links"
     ALARM = "broker has an alarm"
     VHOST_DELETION = "virtual host is deleted and made again"
-    NODE_KILL = "node of the cluster is killed"
+    NODE_KILL = "node is killed"
+    NODE_STOP = "node is stopped in good order"
+    NODE_FREEZE = "node stands still"
+    NODE_CUT = "node is cut off"
+    NODE_DRAIN = "node is drained and revived"
+    NODE_ALARM = "node has an alarm"
+    ROLLING_RESTART = "all nodes are restarted, one by one"
+    ALL_DOWN = "all nodes are down, and up in another order"
+    LEADERS_MOVE = "leaders are moved"
+    QUEUE_DELETION = "queue is deleted and made again"
+    PERMISSION_LOSS = "permissions are taken for a while"
     BROKER_KILL = "broker is killed"
     BROKER_RESTART = "broker is restarted"
     GATEWAY_KILL = "gateway is killed"
@@ -141,6 +163,16 @@ class Harm(Enum):
     CLIENT_RESET = "client is reset"
 
 
+NODE_KILLS: Final = frozenset({Harm.NODE_KILL, Harm.ALL_DOWN})
+NODE_ENDS: Final = NODE_KILLS | {Harm.NODE_STOP, Harm.NODE_FREEZE, Harm.NODE_CUT, Harm.ROLLING_RESTART}
+"""A node ends, or pauses because it sees no majority; then its classic queues are away, and what they had in memory.
+
+Before ``ALL_DOWN`` the nodes are killed.
+"""
+NODE_SILENCES: Final = frozenset({Harm.NODE_FREEZE, Harm.NODE_CUT})
+OF_ALL_NODES: Final = frozenset({Harm.ROLLING_RESTART, Harm.ALL_DOWN})
+OF_NODES: Final = NODE_ENDS | {Harm.NODE_DRAIN, Harm.NODE_ALARM, Harm.LEADERS_MOVE}
+OF_CLUSTERS: Final = OF_NODES | {Harm.QUEUE_DELETION, Harm.PERMISSION_LOSS}
 LINK_LOSSES: Final = frozenset(
     {
         Harm.LINK_CUT,
@@ -151,10 +183,15 @@ LINK_LOSSES: Final = frozenset(
         Harm.LINK_FLAP,
         Harm.LINK_COMMIT_CUT,
         Harm.CLOSE_CONNECTIONS,
-        Harm.NODE_KILL,
+        *NODE_ENDS,
+        Harm.NODE_DRAIN,
+        Harm.LEADERS_MOVE,
     }
 )
-"""After these the gateway has lost links, and the broker, or the others of its cluster, runs on."""
+"""After these the gateway has lost links, or consumers and confirms at another node.
+
+The broker, or the others of its cluster, runs on.
+"""
 
 BROKER_ENDS: Final = frozenset({Harm.BROKER_KILL, Harm.BROKER_RESTART})
 GATEWAY_KILLS: Final = frozenset({Harm.GATEWAY_KILL, Harm.WORKER_KILL})
@@ -165,11 +202,20 @@ COMMIT_CUTS: Final = frozenset({Harm.CLIENT_COMMIT_CUT, Harm.LINK_COMMIT_CUT})
 """These wait until their client writes a COMMIT."""
 
 
+class Target(Enum):
+    """Which node a fault hits: the one with most of the gateway's links, with a classic queue, or with a leader."""
+
+    LINK = "link"
+    CLASSIC = "classic queue"
+    LEADER = "leader of a quorum queue or stream"
+
+
 @dataclass(frozen=True)
 class FaultPlan:
     """One fault: at ``at`` seconds, for ``lasts`` seconds; ``client`` is whom it hits, or whose COMMIT it waits for.
 
-    ``size`` is of what is cut, or says which worker is killed.
+    ``size`` is of what is cut, or says which worker is killed, or which node of several; ``target`` says what the node
+    has, and ``queue`` what is deleted.
     """
 
     at: float
@@ -178,6 +224,8 @@ class FaultPlan:
     direction: Direction = Direction.UP
     size: int = 0
     client: str = ""
+    target: Target | None = None
+    queue: str = ""
 
 
 class Variant(Enum):
@@ -228,3 +276,7 @@ DURABLES: Final = ("chaos.durable.0", "chaos.durable.1")
 TOPICS: Final = ("chaos.topic.0", "chaos.topic.1")
 SUBSCRIPTIONS: Final = {place: tuple(f"chaos-sub-{place[-1]}-{each}" for each in "ab") for place in DURABLES}
 """The queues of the durable subscriptions, by topic."""
+QUORUM_SUBSCRIPTIONS: Final = SUBSCRIPTIONS[DURABLES[0]]
+"""Those that are quorum queues in a cluster."""
+CLASSIC: Final = (*QUEUES, *SUBSCRIPTIONS[DURABLES[1]])
+"""The queues that are classic ones in a cluster, too, and so on one node each."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -13,10 +12,11 @@ from typing import Any, Final, Self
 
 import psutil
 
-from deploy.local.broker import PRIVATE, Broker, cluster, running
+from deploy.local.broker import PRIVATE, Broker, running
 from deploy.local.errors import LocalError
 from deploy.local.ports import LOOPBACK, free_ports
 from gateway.errors import ExitCode
+from tests.chaos.cluster import Cluster, Remains
 from tests.chaos.schedule import Transport, Variant
 from tests.support.admin import AdminClient
 from tests.support.certificates import Authority
@@ -33,8 +33,11 @@ _VARIANTS: Final[Mapping[Variant, Mapping[str, Any]]] = {
 }
 _WORKERS: Final = {Variant.WORKERS: 2}
 _HEARTBEAT: Final = {Variant.HEARTBEAT: 2}
-_QUORUM: Final = {"destination": "/queue/*", "arguments": {"x-queue-type": "quorum"}}
-_NODES_OF_A_CLUSTER: Final = 3
+# Of a cluster, where the gateway declares quorum queues and streams, too.
+_QUEUE_ARGUMENTS: Final = [
+    {"destination": "/queue/chaos-quorum-*", "arguments": {"x-queue-type": "quorum"}},
+    {"destination": "/queue/chaos-stream-*", "arguments": {"x-queue-type": "stream"}},
+]
 
 
 class ChaosGateway:
@@ -69,7 +72,7 @@ class ChaosGateway:
         self.admin = AdminClient((LOOPBACK, admin))
         riding = {} if ride_through is None else {"ride_through": ride_through}
         urls = [f"amqp://{host}:{port}" for host, port in addresses]
-        queues = [_QUORUM] if len(addresses) > 1 else []
+        queues = _QUEUE_ARGUMENTS if len(addresses) > 1 else []
         self._document = configuration(
             "amqp://guest:guest@127.0.0.1:5672/",
             {**_VARIANTS[variant], "journal": {"level": "session", "node": self.node}, "queue_arguments": queues},
@@ -177,7 +180,7 @@ class Servers:
 
     Args:
         nodes: of the broker, private.
-        metrics: of a single node, which has the management plugin, too; None in a cluster, where questions take longer.
+        metrics: of a single node, which has the management plugin, too, or the whole cluster.
         proxies: between gateways and nodes.
         authority: for TLS.
         ride_through: of the gateways; None leaves the key out.
@@ -186,15 +189,15 @@ class Servers:
     def __init__(
         self,
         nodes: Sequence[Broker],
-        metrics: AdminClient | None,
+        metrics: AdminClient | Cluster,
         proxies: Sequence[ChaosProxy],
         authority: Authority,
         ride_through: str | None,
     ) -> None:
         self.nodes = nodes
         self.broker = nodes[0]
+        self.cluster = metrics if isinstance(metrics, Cluster) else None
         self._metrics = metrics
-        self._management = None if metrics is None else Management(nodes[0])
         self.proxies = proxies
         self.trust = authority.client()
         self._identity = authority.sign(authority.certificate.parent, "gateway")
@@ -202,7 +205,6 @@ class Servers:
         self._gateways: dict[Variant, ChaosGateway] = {}
         # RabbitMQ 3.10 counts consumers of streams on when they are gone.
         self._phantoms = 0
-        self._killed = itertools.cycle(nodes)
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -211,11 +213,16 @@ class Servers:
         async with contextlib.AsyncExitStack() as stack:
             folder = Path(tempfile.mkdtemp(prefix="stomp-gateway-chaos-"))
             _ = stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            starting = _cluster() if is_cluster else _single()
-            nodes, metrics = await asyncio.to_thread(starting.__enter__)
-            _ = stack.push_async_callback(asyncio.to_thread, starting.__exit__, None, None, None)
-            proxies = [await stack.enter_async_context(chaos((node.host, node.amqp_port))) for node in nodes]
-            servers = cls(nodes, metrics, proxies, Authority.make(folder, "chaos"), ride_through)
+            authority = Authority.make(folder, "chaos")
+            if is_cluster:
+                cluster = await stack.enter_async_context(Cluster.started())
+                servers = cls(cluster.nodes, cluster, cluster.proxies, authority, ride_through)
+            else:
+                starting = _single()
+                broker, metrics = await asyncio.to_thread(starting.__enter__)
+                _ = stack.push_async_callback(asyncio.to_thread, starting.__exit__, None, None, None)
+                proxy = await stack.enter_async_context(chaos((broker.host, broker.amqp_port)))
+                servers = cls([broker], metrics, [proxy], authority, ride_through)
             try:
                 yield servers
             finally:
@@ -225,27 +232,23 @@ class Servers:
     @property
     def is_cluster(self) -> bool:
         """Whether there are several nodes."""
-        return len(self.nodes) > 1
+        return self.cluster is not None
 
     # Questions.
 
-    async def connections_and_consumers(self) -> tuple[int, int]:
-        """How many there are at the broker."""
-        if self._metrics is not None:
-            samples = await self._metrics.samples()
-            connections, consumers = (
-                int(samples[f"rabbitmq_{name}", frozenset()]) for name in ("connections", "consumers")
-            )
-            if consumers == self._phantoms:
-                return connections, 0
+    async def remains(self) -> Remains:
+        """What clients have left at the broker."""
+        if isinstance(self._metrics, Cluster):
+            return await self._metrics.remains()
+        samples = await self._metrics.samples()
+        connections, consumers = (
+            int(samples[f"rabbitmq_{name}", frozenset()]) for name in ("connections", "consumers")
+        )
+        real = 0
+        if consumers != self._phantoms:
             real = len(await self._lines("list_consumers"))
             self._phantoms = consumers - real
-            return connections, real
-        return len(await self._lines("list_connections", "pid")), len(await self._lines("list_consumers"))
-
-    async def queues(self) -> list[str]:
-        """The names of all queues."""
-        return await self._lines("list_queues", "name") if self._management is None else await self._management.queues()
+        return Remains(connections, real, await Management(self.broker).queues())
 
     async def delete_queue(self, name: str) -> None:
         """Delete a queue, even if it is in use."""
@@ -279,12 +282,6 @@ class Servers:
         """Stop it in good order, and start it again."""
         await asyncio.to_thread(self.broker.ctl, "stop_app")
         await asyncio.to_thread(self.broker.ctl, "start_app")
-
-    async def kill_node(self) -> None:
-        """SIGKILL one node of the cluster after the other, and start it again."""
-        node = next(self._killed)
-        await asyncio.to_thread(node.kill)
-        await asyncio.to_thread(node.start)
 
     async def set_alarm(self) -> None:
         """Let the broker say that its memory is full."""
@@ -326,20 +323,11 @@ class Servers:
         await asyncio.to_thread(gateway.start)
 
 
-Nodes = tuple[Sequence[Broker], AdminClient | None]
-
-
 @contextlib.contextmanager
-def _single() -> Iterator[Nodes]:
+def _single() -> Iterator[tuple[Broker, AdminClient]]:
     [metrics] = free_ports(1)
     config = [f"prometheus.tcp.ip = {LOOPBACK}", f"prometheus.tcp.port = {metrics}"]
     plugins = ["rabbitmq_management", "rabbitmq_prometheus"]
     with running(order=PRIVATE, plugins=plugins, config=config, say=print) as broker:
-        yield [broker], AdminClient((LOOPBACK, metrics))
+        yield broker, AdminClient((LOOPBACK, metrics))
         broker.kill()  # an orderly stop takes seconds, and nobody needs the data
-
-
-@contextlib.contextmanager
-def _cluster() -> Iterator[Nodes]:
-    with cluster(_NODES_OF_A_CLUSTER) as nodes:
-        yield nodes, None

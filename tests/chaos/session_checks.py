@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tests.chaos.history import GRACE, LOSSES, History, Span, any_overlap
 from tests.chaos.recording import Ended, Fault
-from tests.chaos.schedule import CLIENT_LOSSES, GATEWAY_ENDS, Harm
+from tests.chaos.schedule import CLIENT_LOSSES, GATEWAY_ENDS, NODE_SILENCES, OF_NODES, Harm, Kind
 from tests.chaos.verdict import Check, Excuse, Outcome
 
 _LOGIN_TIMEOUT = 12.0
@@ -20,6 +20,11 @@ _WAITED = 9.5
 
 _LONGEST_PAUSE = 3.0
 """Seconds between two dials: for so long a broker may be there before it is found."""
+
+_REFUSED = "access_refused"
+_OF_DELETED_QUEUES = ("Server cancelled subscription", "not_found")
+
+_NO_CONFIRM = "Broker timeout"
 
 _CARRIED_OUT_WITHIN = 10.0
 """Seconds in which what a half-closed client sent is carried out, once there is a broker."""
@@ -67,12 +72,43 @@ def _why_ended(history: History, event: Ended, since: float | None) -> Excuse | 
     if any_overlap(absent, event.at, event.at) and (since is None or any_overlap(absent, since, since)):
         return Excuse.NO_VHOST
     if since is None:
+        if history.promise.is_cluster:
+            faults = [fault for fault in faults if fault.harm not in OF_NODES or fault.harm is Harm.ALL_DOWN]
         # A client that connects meanwhile waits for the broker as long as it may take to log in.
         unseen = GRACE + (_LONGEST_PAUSE if event.at - _tried_at(history, event) >= _WAITED else 0.0)
         away = [Span(each.at, each.until + unseen) for each in faults if each.until - each.at >= _LOGIN_WAITS]
         if any_overlap(away, event.at, event.at):
             return Excuse.NO_BROKER
-    return None
+    return _why_refused(history, event)
+
+
+def _why_refused(history: History, event: Ended) -> Excuse | None:
+    if any_overlap(history.spans({Harm.PERMISSION_LOSS}), event.at, event.at) and _REFUSED in event.error:
+        return Excuse.PERMISSION_TAKEN
+    if _was_not_answered(history, event):
+        return Excuse.NOT_ANSWERED
+    return Excuse.CANCELLED if _is_of_deleted_queue(history, event) else None
+
+
+def _was_not_answered(history: History, event: Ended) -> bool:
+    """Whether it waited for the confirm of something that it sent to a stream while a node stood still."""
+    if not history.promise.forgets_to_confirm or not event.error.startswith(_NO_CONFIRM):
+        return False
+    silences = [Span(fault.at, fault.until) for fault in history.recording.faults(NODE_SILENCES)]
+    return any(
+        history.schedule.place(message.place).kind is Kind.STREAM
+        and copy not in history.confirmed
+        and (copy.producer, copy.connection) == (event.client, event.connection)
+        and any_overlap(silences, message.at, message.at)
+        for copy, message in history.sent.items()
+    )
+
+
+def _is_of_deleted_queue(history: History, event: Ended) -> bool:
+    queues = {plan.queue for plan in history.schedule.consumers if plan.name == event.client}
+    deletions = [fault for queue in queues for fault in history.deleted(queue)]
+    during = any(fault.at <= event.at <= fault.until + GRACE for fault in deletions)
+    return during and event.error.startswith(_OF_DELETED_QUEUES)
 
 
 def _tried_at(history: History, event: Ended) -> float:

@@ -21,7 +21,7 @@ class _NothingFound:
     async def perform(self, schedule: Any) -> RunReport:  # noqa: ANN401
         return RunReport(schedule, Recording(), Verdict(), 0.1, "")
 
-    def memory(self) -> Iterator[str]:
+    def remarks(self) -> Iterator[str]:
         yield from ()
 
 

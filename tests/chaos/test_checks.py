@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -27,6 +28,7 @@ from tests.chaos.recording import (
 from tests.chaos.run import touched
 from tests.chaos.schedule import (
     PROBE,
+    SUBSCRIPTIONS,
     Ack,
     ConsumerPlan,
     Harm,
@@ -44,6 +46,7 @@ QUEUE = "chaos-queue-0"
 RIDING = Promise()
 ENDING = Promise(ride_through=False)
 CLUSTER = Promise(is_cluster=True)
+NEWEST = Promise(is_cluster=True, release=4)
 
 
 def scheduled(
@@ -160,7 +163,47 @@ class TestMissing:
     def test_every_message_of_a_quorum_queue_outlives_its_broker(self) -> None:
         events = (sent(1, 0, persistent=False), confirmed(2, 0), Fault(3, 9, Harm.BROKER_KILL))
         assert told(*events, schedule=scheduled(kind=Kind.QUORUM)) == ["lost"]
-        assert told(*events, promise=CLUSTER) == ["lost"]
+
+    def test_a_message_in_memory_is_lost_with_the_node_of_its_classic_queue_only(self) -> None:
+        events = (sent(1, 0, persistent=False), confirmed(2, 0))
+        for harm in (Harm.NODE_KILL, Harm.NODE_CUT, Harm.ALL_DOWN):
+            assert told(*events, Fault(3, 9, harm), promise=CLUSTER) == ["lost"]
+            other = Fault(3, 9, harm, queues=("chaos-queue-1",))
+            assert told(*events, other, promise=CLUSTER) == ["lost"]
+            assert excuses(*events, Fault(3, 9, harm, queues=(QUEUE,)), promise=CLUSTER) == {Excuse.NOT_PERSISTENT}
+        drain = Fault(3, 9, Harm.NODE_DRAIN, queues=(QUEUE,))
+        assert told(*events, drain, promise=CLUSTER) == ["lost"]
+
+    def test_what_is_sent_to_a_queue_that_is_away_is_not_lost(self) -> None:
+        kill = Fault(3, 9, Harm.NODE_KILL, queues=(QUEUE,))
+        assert told(sent(5, 0), confirmed(6, 0), kill, promise=CLUSTER) == ["lost"]
+
+    def test_what_is_sent_to_a_topic_misses_a_classic_queue_that_is_away_before_rabbitmq_4(self) -> None:
+        place = "chaos.durable.1"
+        [queue, other] = SUBSCRIPTIONS[place]
+        schedule = replace(scheduled(), places=(Place(place, Kind.DURABLE, Ack.CLIENT),), consumers=())
+        kill = Fault(3, 9, Harm.NODE_KILL, queues=(queue,))
+
+        def events(at: float) -> tuple[Event, ...]:
+            message = Sent(at, copy(0), place, True, False)
+            return message, confirmed(at + 0.1, 0), delivered(at + 1, 0, queue=other), kill
+
+        assert excuses(*events(5), schedule=schedule, promise=CLUSTER) == {Excuse.SUBSCRIPTION_AWAY}
+        assert told(*events(5), schedule=schedule, promise=NEWEST) == ["lost"]
+        assert told(*events(15), schedule=schedule, promise=CLUSTER) == ["lost"]
+        assert told(*events(1), schedule=schedule, promise=CLUSTER) == ["lost"]
+
+    def test_a_queue_that_is_deleted_takes_what_was_in_it(self) -> None:
+        deletion = Fault(3, 8, Harm.QUEUE_DELETION, queues=(QUEUE,))
+        assert excuses(sent(1, 0), confirmed(2, 0), deletion) == {Excuse.QUEUE_DELETED}
+        assert told(sent(1, 0), confirmed(2, 0), replace(deletion, queues=("chaos-queue-1",))) == ["lost"]
+        # The gateway has declared it again for these.
+        assert told(sent(5, 0), confirmed(6, 0), deletion) == ["lost"]
+        # It does not declare these.
+        assert excuses(sent(5, 0), confirmed(6, 0), deletion, schedule=scheduled(kind=Kind.QUORUM)) == {
+            Excuse.QUEUE_DELETED
+        }
+        assert told(sent(10, 0), confirmed(11, 0), deletion, schedule=scheduled(kind=Kind.QUORUM)) == ["lost"]
 
     def test_a_virtual_host_that_is_deleted_takes_only_what_was_in_it(self) -> None:
         deletion = Fault(3, 5, Harm.VHOST_DELETION)

@@ -33,6 +33,8 @@ class Excuse(Enum):
 
     NOT_PERSISTENT = "not persistent, in a classic queue when its broker ended"
     VHOST_DELETED = "in a virtual host that was deleted"
+    QUEUE_DELETED = "in a queue that somebody deleted"
+    SUBSCRIPTION_AWAY = "sent to a topic while the node of a durable subscription's classic queue was away"
     ON_ITS_WAY = "on its way under ack:auto when its client vanished"
     QUEUE_LOST = "for a transient queue that was lost with its link"
     OFFSET_UNKNOWN = "in a stream before the first delivery, when the link was lost"
@@ -48,6 +50,9 @@ class Excuse(Enum):
     GATEWAY_ENDED = "its gateway ended"
     NO_BROKER = "no broker to log in to for as long as a login may take"
     NO_VHOST = "its virtual host was away when it logged in"
+    CANCELLED = "its queue was deleted by somebody"
+    PERMISSION_TAKEN = "its permissions were taken"
+    NOT_ANSWERED = "for a stream, whose broker neither took nor refused it after a node had stood still"
     NOT_RIDING = "its link was lost, and sessions do not ride through"
 
 

@@ -159,7 +159,7 @@ class Client:
         demand(len(window) <= settings.confirm_window.messages + limits.max_actions, "unconfirmed is bounded")
         data = settings.confirm_window.bytes + settings.max_frame_size + limits.max_bytes
         demand(window.unconfirmed_bytes <= data, "unconfirmed bytes are bounded")
-        account = sum(size for _, _, size, *_ in window._unconfirmed.values())
+        account = sum(size for _, _, size, *_ in window.messages)
         demand(window.unconfirmed_bytes == account, "unconfirmed bytes are counted")
         demand(not window.is_full or Hold.CONFIRM_WINDOW in session.holds or session.state is not State.CONNECTED
                or Hold.COMMIT in session.holds or Hold.OPERATION in session.holds, "a full window holds")  # fmt: skip

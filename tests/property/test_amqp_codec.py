@@ -5,7 +5,7 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 from pamqp import commands, frame
 
-from gateway.amqp.codec import Publication, encode_ack, encode_nack, encode_publish
+from gateway.amqp.codec import Publication, encode_ack, encode_nack, encode_publish, encode_reject
 from gateway.amqp.properties import Properties, decode, encode_around_table, table_entries, table_name
 from gateway.errors import CodecError
 from tests.property.amqp_frames import (
@@ -78,6 +78,8 @@ def test_acknowledgements_are_what_pamqp_writes(channel: int, tag: int, multiple
     nack = frame.marshal(commands.Basic.Nack(tag, multiple, requeue), channel)
     assert encode_ack(channel, tag, multiple=multiple) == ack
     assert encode_nack(channel, tag, multiple=multiple, requeue=requeue) == nack
+    reject = frame.marshal(commands.Basic.Reject(tag, requeue), channel)
+    assert encode_reject(channel, tag, requeue=requeue) == reject
 
 
 @given(properties(tables))

@@ -56,6 +56,10 @@ def test_a_method_is_what_pamqp_writes(
         ),
         (methods.bind(queue, other, key), commands.Queue.Bind(queue=queue, exchange=other, routing_key=key)),
         (
+            methods.unbind(queue, other, key, table),
+            commands.Queue.Unbind(queue=queue, exchange=other, routing_key=key, arguments=dict(table)),
+        ),
+        (
             methods.delete(queue, if_unused=passive, if_empty=durable),
             commands.Queue.Delete(queue=queue, if_unused=passive, if_empty=durable),
         ),

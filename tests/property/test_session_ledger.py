@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from gateway.config.virtual_host import VirtualHost
 from gateway.message_selectors.selector import read_selector
 from gateway.session.context import SessionContext
 from gateway.session.delivery_ledger import AckMode
@@ -29,7 +30,7 @@ class Ledger(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        context = SessionContext(SESSION, strict=False)
+        context = self.context = SessionContext(SESSION, strict=False)
         self.acknowledgements = AckHandler(context)
         self.output = context.output
         self.subscriptions = context.subscriptions
@@ -175,6 +176,14 @@ class ClientLedger(Ledger):
     mode = AckMode.CLIENT
 
 
+class CountingLedger(ClientLedger):
+    """What is refused is requeued by basic.reject, which has no ``multiple``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.context.settings = VirtualHost(name="/", nack_counts=True)
+
+
 class SelectiveLedgerMachine(Ledger):
     """Some messages are not for the client, and are acknowledged without it."""
 
@@ -246,7 +255,9 @@ class GuessingLedger(Ledger):
 STEPS = settings(stateful_step_count=40)
 
 
-@pytest.mark.parametrize("ledger", [Ledger, AutoLedger, ClientLedger], ids=lambda ledger: ledger.mode.value.decode())
+@pytest.mark.parametrize(
+    "ledger", [Ledger, AutoLedger, ClientLedger, CountingLedger], ids=lambda ledger: ledger.__name__
+)
 def test_the_accounts_of_client_and_broker_agree(ledger: type[Ledger]) -> None:
     run_state_machine_as_test(ledger, settings=STEPS)
 

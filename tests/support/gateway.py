@@ -83,17 +83,24 @@ class GatewayProcess:
     Args:
         document: its configuration.
         environment: more environment variables.
+        descriptors: the most files and sockets that it may have open; None: as many as the tests.
     """
 
-    def __init__(self, document: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        document: Mapping[str, Any],
+        environment: Mapping[str, str] | None = None,
+        descriptors: int | None = None,
+    ) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="stomp-gateway-test-")
         folder = Path(self._directory.name)
         self.log = folder / "gateway.log"
         self.config = folder / "gateway.yaml"
         self.rewrite(document)
+        limiting = () if descriptors is None else ("sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh")
         with self.log.open("wb") as log:
             self.child = subprocess.Popen(
-                [sys.executable, "-m", "gateway", "serve", "--config", str(self.config)],
+                [*limiting, sys.executable, "-m", "gateway", "serve", "--config", str(self.config)],
                 cwd=ROOT,
                 stderr=log,
                 env={**os.environ, **(environment or {})},
@@ -207,10 +214,10 @@ class GatewayProcess:
 
 @contextlib.contextmanager
 def gateway_process(
-    document: Mapping[str, Any], environment: Mapping[str, str] | None = None
+    document: Mapping[str, Any], environment: Mapping[str, str] | None = None, descriptors: int | None = None
 ) -> Iterator[GatewayProcess]:
-    """A gateway as a child process, for the time of a ``with`` block."""
-    process = GatewayProcess(document, environment)
+    """A gateway as a child process, for the time of a ``with`` block; see `GatewayProcess`."""
+    process = GatewayProcess(document, environment, descriptors)
     try:
         yield process
     finally:

@@ -63,6 +63,9 @@ def settlements_in_words(data: bytes) -> list[str]:
     """Acknowledgements for the broker in short words."""
     words = []
     for _, found in amqp_frames(data):
+        if isinstance(found, commands.Basic.Reject):
+            words.append(f"reject {found.delivery_tag}{' requeue' if found.requeue else ''}")
+            continue
         multiple = " multiple" if found.multiple else ""
         if isinstance(found, commands.Basic.Ack):
             words.append(f"ack {found.delivery_tag}{multiple}")
@@ -156,7 +159,8 @@ class Playbook:
         for channel, found in amqp_frames(b"".join(self.session.take_publishes())):
             assert channel == self.publishing
             if isinstance(found, commands.Basic.Publish):
-                mandatory = "mandatory " if found.mandatory else ""
+                # What is sent to a queue that the session has declared is always mandatory.
+                mandatory = "mandatory " if found.mandatory and found.exchange else ""
                 words.append(f"{mandatory}{found.exchange or '-'} {found.routing_key} ")
             elif isinstance(found, body.ContentBody):
                 words[-1] += found.value.decode("utf-8", "backslashreplace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine
 from functools import partial
 from types import SimpleNamespace
@@ -54,6 +55,15 @@ def usual_answer(method: Frame) -> Frame | None:
         commands.Basic.QosOk,
     )
     return next((answer() for answer in plain if answer.name == f"{method.name}Ok"), None)
+
+
+def answer_without_queue(method: Frame) -> Frame | None:
+    """What a broker answers in which no queue exists, if it is asked for one; else the usual answer."""
+    if isinstance(method, commands.Queue.Declare) and method.passive:
+        return commands.Channel.Close(404, f"NOT_FOUND - no queue '{method.queue}' in vhost '/'", 50, 10)
+    if isinstance(method, commands.Queue.Declare) and "x-max-length" in (method.arguments or {}):
+        return commands.Channel.Close(406, f"PRECONDITION_FAILED - invalid arg for queue '{method.queue}'", 50, 10)
+    return usual_answer(method)
 
 
 class ScriptedBroker:
@@ -174,7 +184,8 @@ class BridgedClient:
         self.slots = asyncio.Semaphore(32)
         pool = SimpleNamespace(
             queue_conflicts=SimpleNamespace(write=lambda *texts: None),
-            is_unsettled=lambda host, within: self.is_unsettled and self.changed_ago < within,
+            is_unsettled=lambda host, within=math.inf: self.is_unsettled and self.changed_ago < within,
+            queue_away=lambda host: setattr(self, "is_unsettled", True),
             drain=SimpleNamespace(slots=self.slots),
             starts=OperationStarts(),
             log_limits=LogLimits(Logging(), lambda: 0.0),

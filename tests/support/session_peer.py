@@ -149,13 +149,19 @@ class ModelBridge:
             if operation.delete_queue is not None:
                 self._broker.delete(operation.delete_queue)
             return ops.Unsubscribed()
-        self._close_channels()
-        return ops.UpstreamClosed()
+        # It has one node.
+        found = ops.QueuesFound(is_any_away=False) if isinstance(operation, ops.FindQueues) else None
+        if found is None:
+            self._close_channels()
+        return found or ops.UpstreamClosed()
 
     def _recover(self, operation: ops.Recover) -> ops.Recovered:
         subscribed = tuple(self._subscribe(request) for request in operation.subscriptions)
         if not operation.publishing:
             return ops.Recovered(subscribed)
+        replaced, self._publishing = self._publishing, None
+        if replaced is not None:
+            replaced.close()
         prepared = self._prepare_publisher(ops.PreparePublisher(confirms=True, queue=None))
         for queue in operation.queues:
             self._declare(queue)

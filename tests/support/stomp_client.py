@@ -93,7 +93,8 @@ async def open_connection(
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     async with asyncio.timeout(PATIENCE):
         await asyncio.get_running_loop().sock_connect(connection, place)
-        await asyncio.get_running_loop().sock_sendall(connection, preface)
+        if preface:
+            await asyncio.get_running_loop().sock_sendall(connection, preface)
     name = None if tls is None else "localhost"
     return await asyncio.open_connection(sock=connection, limit=limit, ssl=tls, server_hostname=name)
 

@@ -35,9 +35,9 @@ class Unacked:
             if isinstance(found, commands.Basic.Ack):
                 self.acked |= self._take(found.delivery_tag, found.multiple)
             else:
-                assert isinstance(found, commands.Basic.Nack), found
+                assert isinstance(found, commands.Basic.Nack | commands.Basic.Reject), found
                 where = self.requeued if found.requeue else self.discarded
-                where |= self._take(found.delivery_tag, found.multiple)
+                where |= self._take(found.delivery_tag or 0, isinstance(found, commands.Basic.Nack) and found.multiple)
 
     def _take(self, tag: int, multiple: bool) -> set[int]:
         if multiple and tag == 0:

@@ -307,7 +307,8 @@ async def test_a_limit_of_channels_ends_all_sessions_of_the_link(
         for client in (one, two):
             error = await final_error(client)
             assert error.message == "not_allowed"
-            assert f"number of channels opened for user '{user}' has reached the maximum" in error.body
+            # RabbitMQ 4.0 names another user.
+            assert re.search(r"number of channels opened for user '[^']+' has reached the maximum", error.body)
         await guest.ask("SEND", b"", destination="/topic/all")
         await guest.disconnect()
 

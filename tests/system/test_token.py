@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import secrets
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,11 +21,12 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from deploy.local.broker import Broker
+from gateway.parity import Release
 from gateway.server.broker.broker_errors import LinkDownError
 from gateway.server.process.gateway import Gateway
-from tests.support.brokers import private_broker
-from tests.support.deadline import PATIENCE, within
-from tests.support.gateway import gateway_here, parsed
+from tests.support.brokers import private_broker, release_of
+from tests.support.deadline import PATIENCE, until, within
+from tests.support.gateway import Address, gateway_here, parsed
 from tests.support.stomp_client import StompClient
 
 pytestmark = pytest.mark.system
@@ -65,6 +68,7 @@ class TokenIssuer:
             "client_id": user,
             "aud": [AUDIENCE],
             "exp": int(time.time() + seconds),
+            "jti": secrets.token_hex(8),
             "scope": [f"{AUDIENCE}.{scope}" for scope in scopes],
         }
         signed = f"{_segment({'alg': 'RS256', 'kid': 'issuer', 'typ': 'JWT'})}.{_segment(claims)}"
@@ -87,7 +91,7 @@ def issuer(tmp_path_factory: pytest.TempPathFactory) -> TokenIssuer:
 @pytest.fixture(scope="module")
 def broker(issuer: TokenIssuer) -> Iterator[Broker]:
     """A node that accepts tokens as passcodes."""
-    with private_broker(["rabbitmq_auth_backend_oauth2"], issuer.broker_config) as broker:
+    with private_broker(["rabbitmq_auth_backend_oauth2", "rabbitmq_stomp"], issuer.broker_config) as broker:
         yield broker
 
 
@@ -97,7 +101,10 @@ async def gateway(broker: Broker, tmp_path: Path) -> AsyncIterator[Gateway]:
     config = parsed(
         broker.amqp_url,
         {"journal": {"level": "message", "directory": str(tmp_path / "journal")}},
-        virtual_hosts={"/": {"token_renewal": True, "links": "dedicated"}, "old": {"amqp_vhost": "/"}},
+        virtual_hosts={
+            "/": {"token_renewal": True, "links": "dedicated"},
+            "old": {"amqp_vhost": "/", "token_renewal": False},
+        },
     )
     async with gateway_here(config) as gateway:
         yield gateway
@@ -270,3 +277,172 @@ async def test_a_token_for_a_link_that_is_paused(gateway: Gateway, issuer: Token
         assert sum(len(frame.body) for frame in frames) == size * count
         await slow.disconnect()
         await sender.disconnect()
+
+
+# Sessions that share links.
+
+
+@pytest_asyncio.fixture
+async def sharing(broker: Broker) -> AsyncIterator[Gateway]:
+    """A gateway whose sessions share links, and whose brokers are asked about each login."""
+    defaults = {"journal": {"level": "off"}, "token_renewal": True, "login_cache": 0}
+    async with gateway_here(parsed(broker.amqp_url, defaults)) as gateway:
+        yield gateway
+
+
+async def test_sessions_that_share_links_renew_their_tokens_and_end_with_their_own(
+    sharing: Gateway, issuer: TokenIssuer
+) -> None:
+    first, second, third = issuer.token(SOON + 3), issuer.token(), issuer.token(7200)
+    address = sharing.addresses[0]
+    async with (
+        StompClient.logged_in(address, login="app", passcode=first) as renewing,
+        StompClient.logged_in(address, login="app", passcode=first) as late,
+        StompClient.logged_in(address, login="app", passcode=first) as lazy,
+        within(),
+    ):
+        for number, client in enumerate((renewing, lazy)):
+            await client.ask("SUBSCRIBE", id="s", destination=f"/topic/shared-{number}")
+            await client.ask("SUBSCRIBE", id="mine", destination=f"/queue/mine-{number}", exclusive="true")
+            # Without a prefetch: a link of its own.
+            await client.ask("SUBSCRIBE", id="own", destination="/topic/own", ack="client")
+            await client.ask("SEND", destination="/topic/nobody")
+        shared = {link for link in sharing.pool.links if not link.client_properties.session}
+        assert len(shared) == 2
+        await renewing.ask("TOKEN", token=second)
+        # Later logins with the first token are asked about, and do not get links with the second.
+        async with StompClient.logged_in(address, login="app", passcode=first) as other:
+            await other.ask("SEND", destination="/topic/nobody")
+            others = {link for link in sharing.pool.links if not link.client_properties.session} - shared
+            assert len(others) == 1
+            frame = await lazy.expect("ERROR", message="Token expired")
+            assert frame.body.startswith(b"The token that you logged in with, or sent since, has expired")
+            await other.expect("ERROR", message="Token expired")
+        # It ended with the first one, too, though its links had the second.
+        await late.expect("ERROR", message="Token expired")
+        # Nobody else can come in with the first one.
+        async with StompClient.dialled(address) as gone:
+            gone.write("CONNECT", accept_version="1.2", login="app", passcode=first)
+            await gone.expect("ERROR", message="Bad CONNECT")
+        for name, destination in (("s", "/topic/shared-0"), ("mine", "/queue/mine-0"), ("own", "/topic/own")):
+            renewing.write("SEND", b"x", destination=destination)
+            await renewing.expect("MESSAGE", b"x", subscription=name)
+        assert shared <= sharing.pool.links
+        async with StompClient.logged_in(address, login="app", passcode=third) as newer:
+            await newer.ask("TOKEN", token=issuer.token(7200))
+            await newer.disconnect()
+        await renewing.disconnect()
+
+
+async def test_a_token_that_expires_earlier_does_not_shorten_the_sessions_of_others(
+    sharing: Gateway, issuer: TokenIssuer
+) -> None:
+    long, short = issuer.token(), issuer.token(SOON)
+    address = sharing.addresses[0]
+    async with (
+        StompClient.logged_in(address, login="app", passcode=long) as one,
+        StompClient.logged_in(address, login="app", passcode=long) as two,
+        within(),
+    ):
+        await two.ask("SUBSCRIBE", id="s", destination="/topic/a")
+        await two.ask("SEND", destination="/topic/nobody")
+        await one.ask("TOKEN", token=short)
+        await one.expect("ERROR", message="Token expired")
+        two.write("SEND", b"x", destination="/topic/a")
+        await two.expect("MESSAGE", b"x")
+        await two.disconnect()
+
+
+async def test_a_token_with_other_rights_is_only_for_a_session_that_shares_with_nobody(
+    sharing: Gateway, issuer: TokenIssuer
+) -> None:
+    """Otherwise it would decide what others may do."""
+    first, narrow = issuer.token(), issuer.token(scopes=("configure:*/*", "read:*/*/*"))
+    address = sharing.addresses[0]
+    async with StompClient.logged_in(address, login="app", passcode=first) as one, within():
+        async with StompClient.logged_in(address, login="app", passcode=first) as two:
+            one.write("TOKEN", token=narrow, receipt="t")
+            frame = await one.expect("ERROR", message="Token refused", receipt_id="t")
+            assert b"other sessions share its connections" in frame.body
+            for client in (one, two):
+                await client.ask("SEND", destination="/queue/token-4")
+            await two.disconnect()
+        while sharing.limits.sessions("/") > 1:  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.01)
+        await one.ask("TOKEN", token=narrow)
+        # An exchange that RabbitMQ has not checked for this channel yet.
+        one.write("SEND", destination="/topic/a", receipt="r")
+        await one.expect("ERROR", message="access_refused")
+
+
+# As the plugin does, which the same broker has.
+
+
+def plugin_of(broker: Broker) -> Address:
+    assert broker.stomp_port is not None
+    return broker.host, broker.stomp_port
+
+
+@pytest_asyncio.fixture
+async def unconfigured(broker: Broker) -> AsyncIterator[Gateway]:
+    """A gateway with the default of `token_renewal`; its virtual host `nobody` has no default user."""
+    hosts = {"/": {}, "nobody": {"amqp_vhost": "/", "default_user": None}}
+    async with gateway_here(parsed(broker.amqp_url, {"journal": {"level": "off"}}, virtual_hosts=hosts)) as gateway:
+        yield gateway
+
+
+@pytest.mark.parametrize("login", [None, "", "other", "guest"])
+@pytest.mark.parametrize("seconds", [3600, -60])
+async def test_a_token_needs_no_login(
+    broker: Broker, unconfigured: Gateway, issuer: TokenIssuer, login: str | None, seconds: float
+) -> None:
+    """RabbitMQ takes the user from the token. Plugin and gateway name the default user if nobody is named."""
+    headers = {"passcode": issuer.token(seconds), **({} if login is None else {"login": login})}
+    for address in (plugin_of(broker), unconfigured.addresses[0]):
+        async with StompClient.dialled(address) as client, within():
+            client.write("CONNECT", accept_version="1.2", **headers)
+            if seconds < 0:
+                frame = await client.expect("ERROR", message="Bad CONNECT")
+                named = "guest" if login is None else login
+                assert frame.body.decode().rstrip("\n") == f"Access refused for user '{named}'"
+                continue
+            await client.expect("CONNECTED")
+            await client.ask("SEND", destination="/topic/nobody", user_id="app")
+            await client.disconnect()
+
+
+async def test_a_token_without_a_login_needs_a_default_user(unconfigured: Gateway, issuer: TokenIssuer) -> None:
+    """So say the plugins of 3.10.8, 4.0.5 and 4.3.6, too; that of this broker has a default user."""
+    async with StompClient.dialled(unconfigured.addresses[0]) as client, within():
+        client.write("CONNECT", accept_version="1.2", host="nobody", passcode=issuer.token())
+        await client.expect("ERROR", b"Missing login or passcode header(s)", message="Bad CONNECT")
+
+
+async def test_what_happens_when_a_token_expires_is_what_the_broker_does(
+    broker: Broker, unconfigured: Gateway, issuer: TokenIssuer
+) -> None:
+    ends, here = release_of(broker) >= Release(4, 3), unconfigured.addresses[0]
+    for address, text in {plugin_of(broker): "Credential expired", here: "Token expired"}.items():
+        token = issuer.token(SOON)
+        async with StompClient.logged_in(address, login="app", passcode=token) as client, within():
+            await client.ask("SUBSCRIBE", id="s", destination="/topic/expiring")
+            if ends:
+                await client.expect("ERROR", message=text)
+                await client.closed()
+                continue
+            async with StompClient.logged_in(address) as sender:
+                await until(partial(_is_refused, plugin_of(broker), token), bool)
+                sender.write("SEND", b"x", destination="/topic/expiring")
+                await client.expect("MESSAGE", b"x")
+                client.write("SEND", destination="/queue/token-5")
+                await client.expect("ERROR", message="access_refused")
+                await sender.disconnect()
+    async with StompClient.logged_in(here, login="app", passcode=issuer.token()) as client, within():
+        client.write("TOKEN", token=issuer.token(), receipt="t")
+        await client.expect("RECEIPT" if ends else "ERROR", receipt_id="t")
+
+
+async def _is_refused(address: Address, token: str) -> bool:
+    async with StompClient.dialled(address) as client:
+        client.write("CONNECT", accept_version="1.2", login="app", passcode=token)
+        return (await client.receive()).command == "ERROR"

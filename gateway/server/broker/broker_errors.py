@@ -8,6 +8,7 @@ import os
 import socket
 from typing import Final
 
+from gateway.amqp.codec import CONSUME
 from gateway.errors import GatewayError
 
 ACCESS_REFUSED: Final = 403
@@ -38,6 +39,11 @@ BROKER_FAULTS: Final = frozenset((CONNECTION_FORCED, INTERNAL_ERROR))
 With others it blames something that was sent on the connection."""
 
 
+# What a broker refuses for a while after a fault: it still starts, it has not noticed yet that the old connection is
+# dead (405), the node of a queue is down (404), a virtual host is being made (530). All other refusals are meant.
+_PASSING: Final = frozenset((CONNECTION_FORCED, INTERNAL_ERROR, NOT_ALLOWED, NOT_FOUND, RESOURCE_LOCKED))
+
+
 class UpstreamError(GatewayError):
     """The broker closed a channel or a connection; ``code`` and ``text`` are the broker's.
 
@@ -57,6 +63,11 @@ class LinkDownError(UpstreamError):
     def __init__(self, code: int, text: str, detail: str = "") -> None:
         super().__init__(code, text)
         self.detail = detail or text
+
+
+def passes(refusal: UpstreamError) -> bool:
+    """Whether a refusal may pass. What was consumed before is well-formed: 406 is a stream that starts."""
+    return refusal.code in _PASSING or (refusal.code == PRECONDITION_FAILED and refusal.method == CONSUME)
 
 
 def cause_of(error: BaseException, *known: UpstreamError | None) -> BaseException:

@@ -12,15 +12,25 @@ from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 from gateway.amqp import methods
-from gateway.amqp.codec import CANCEL, Piece
+from gateway.amqp.codec import CANCEL, Piece, encode_nack
 from gateway.amqp.methods import CHANNEL_CLOSE_OK, Close, Method
 from gateway.amqp.splitter import Sink
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
 from gateway.server.broker.link import Link, LinkUser
 from gateway.session.queues import Argument, QueueSpec
 
+# From this release on a quorum queue counts what returns with the end of a channel toward its delivery-limit, and not
+# what basic.nack returns. Older ones count both.
+_CLOSING_COUNTS: Final = (4, 3)
+
 # The priority of a consumer has to be a number.
 _REFUSED_ARGUMENT: Final = {"x-priority": "none"}
+
+# No queue may be that long.
+_IMPOSSIBLE_QUEUE: Final = {"x-max-length": -1}
+
+# No binding has it.
+_NO_BINDING: Final = {"x-stomp-gateway-asks": "may this be bound"}
 
 
 class _Call(NamedTuple):
@@ -56,8 +66,8 @@ class LinkChannel:
     """
 
     __slots__ = (
-        "_closing", "_is_closing", "_owner", "_unanswered", "closed", "has_confirms", "link", "number", "on_cancelled",
-        "on_closed", "write",
+        "_closing", "_consumes", "_is_closing", "_owner", "_unanswered", "closed", "has_confirms", "link", "number",
+        "on_cancelled", "on_closed", "write",
     )  # fmt: skip
 
     def __init__(self, link: Link) -> None:
@@ -73,7 +83,7 @@ class LinkChannel:
         self._owner: LinkUser | None = None
         # In the order of the methods.
         self._unanswered: list[_Call] = []
-        self._is_closing = False
+        self._consumes = self._is_closing = False
         self._closing: asyncio.Future[str | None]
 
     @classmethod
@@ -159,6 +169,7 @@ class LinkChannel:
 
         The messages go to the sink of the channel.
         """
+        self._consumes = True
         if binding is None:
             return self._call(methods.consume(queue, self._consumer_tag, arguments))
         # The answer to the second method says that the first one was carried out.
@@ -173,9 +184,32 @@ class LinkChannel:
         """
         return self._call(methods.consume(queue, "", _REFUSED_ARGUMENT))
 
+    def may_declare(self, queue: str) -> Awaitable[object]:
+        """Ask whether a queue may be declared, without doing it (queue.declare); the broker always refuses.
+
+        It refuses the argument (406), unless permissions are missing (403) or the queue's node is away (404).
+        """
+        return self._call(methods.declare(queue, _IMPOSSIBLE_QUEUE, durable=True))
+
+    def may_bind(self, queue: str, exchange: str, routing_key: str) -> Awaitable[object]:
+        """Ask whether a queue may be bound, without doing it (queue.unbind, of a binding that is not there).
+
+        RabbitMQ asks for the same permissions as for queue.bind: to write the queue, and to read exchange and topic.
+        """
+        return self._call(methods.unbind(queue, exchange, routing_key, _NO_BINDING))
+
     def cancel(self) -> Awaitable[object]:
         """Stop the consumer (basic.cancel)."""
         return self._call(methods.cancel(self._consumer_tag))
+
+    def give_back(self) -> None:
+        """Return what is not settled (basic.nack), where that counts less than the end of the channel.
+
+        The consumer ends first: what is returned must not come back on this channel.
+        """
+        if self._consumes and self.link.tuning.broker_version >= _CLOSING_COUNTS:
+            self._send(methods.cancel(self._consumer_tag))
+            self.write(encode_nack(self.number, 0, multiple=True, requeue=True))
 
     def select_confirms(self) -> Awaitable[object]:
         """Ask the broker to confirm publishes from now on (confirm.select)."""

@@ -36,6 +36,12 @@ class Circuit:
         # When it last ceased to answer, answered again, or closed a link.
         self.changed_at = float("-inf")
         self._retry_at = 0.0
+        self._is_asked = False
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the broker has been asked for the first time, and not answered yet."""
+        return self._is_asked and self.known_at is None
 
     @property
     def is_open(self) -> bool:
@@ -50,6 +56,7 @@ class Circuit:
 
     def begin(self, now: float) -> bool:
         """A dial begins; whether it is the one that tries an open circuit again. Others do not try it meanwhile."""
+        self._is_asked = True
         is_trial = self.is_open and now >= self._retry_at
         if is_trial:
             self._wait(now)

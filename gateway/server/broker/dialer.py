@@ -71,9 +71,17 @@ class Dialer:
             if circuit.broker == broker:
                 circuit.changed_at = self._clock()
 
+    def note_change(self, upstream: Upstream) -> None:
+        """One of a virtual host's brokers went, as far as can be told from the others."""
+        for circuit in self.circuits(upstream):
+            circuit.changed_at = self._clock()
+
     def changed_at(self, upstream: Upstream) -> float:
-        """When one of these brokers last went or came."""
-        return max(circuit.changed_at for circuit in self.circuits(upstream))
+        """When one of these brokers last went or came. One that is asked for the first time may just have gone."""
+        circuits = self.circuits(upstream)
+        if any(circuit.is_unknown for circuit in circuits):
+            return self._clock()
+        return max(circuit.changed_at for circuit in circuits)
 
     def keep(self, upstreams: Iterable[Upstream]) -> None:
         """Forget the brokers of a configuration that is not in use any more."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import math
 import secrets
 import weakref
 from collections import Counter
@@ -24,7 +25,7 @@ import structlog
 
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.journal.journal import Journal
-from gateway.server.broker.broker_errors import BROKER_FAULTS, LinkDownError
+from gateway.server.broker.broker_errors import BROKER_FAULTS, CONNECTION_FORCED, LinkDownError
 from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dial_slots import DialSlots
@@ -34,15 +35,21 @@ from gateway.server.broker.link_drain import LinkDrain
 from gateway.server.broker.login_links import LoginLinks
 from gateway.server.broker.operation_starts import OperationStarts
 from gateway.server.broker.queue_declare import QueueConflictLog
+from gateway.server.descriptors import Descriptors
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
 from gateway.server.stats import GatewayStats
 from gateway.server.tls_contexts import TlsContexts
+from gateway.session.connect import expiry_of, grant_the_same, renews_tokens
 
 log = structlog.get_logger("gateway.broker")
 
 # An unused shared link is kept this long, in seconds: clients that connect, send and leave come back.
 _IDLE_TIMEOUT: Final = 60.0
+
+
+class SharedLinksError(Exception):
+    """A token cannot be used on links that other sessions use, too."""
 
 
 class _SharedLogin:
@@ -80,6 +87,8 @@ class LinkPool:
         self.drain = LinkDrain(self.links, spawn)
         self.log_limits = log_limits
         self.dialer = Dialer(clock, contexts, log_limits, paced)
+        # What clients and links share.
+        self.descriptors = Descriptors(log_limits.of_process())
         self._slots = DialSlots()
         self.queue_conflicts = QueueConflictLog()
         self.starts = OperationStarts()
@@ -103,9 +112,15 @@ class LinkPool:
         patiently: bool,
     ) -> Link:
         client_properties = ClientProperties(purpose, virtual_host.name, credentials.login, self._node, client, session)
-        link = await self.dialer.open_link(
-            virtual_host, credentials, client_properties, self._journal.clock.tick, patiently=patiently
-        )
+        if not self.descriptors.link_begins():
+            raise LinkDownError(CONNECTION_FORCED, "no broker can be asked", "no file descriptor is left for a link")
+        try:
+            link = await self.dialer.open_link(
+                virtual_host, credentials, client_properties, self._journal.clock.tick, patiently=patiently
+            )
+        except BaseException:
+            self.descriptors.link_gone()
+            raise
         link.opened_at = self._journal.clock.time
         self._stats.host(self._stats.label(link.virtual_host)).links_opened += 1
         if link.closed is None:
@@ -117,18 +132,23 @@ class LinkPool:
 
     def _link_closed(self, link: Link) -> None:
         self.links.discard(link)
+        self.descriptors.link_gone()
         if not link.is_closing:
             self._stats.host(self._stats.label(link.virtual_host)).links_lost += 1
             if link.closed is not None and link.closed.code in BROKER_FAULTS:
                 self.dialer.link_lost(link.broker)
 
-    def is_unsettled(self, virtual_host: VirtualHost, within: float) -> bool:
+    def is_unsettled(self, virtual_host: VirtualHost, within: float = math.inf) -> bool:
         """Whether a broker of a virtual host went or came in the last seconds, and sessions ride through such changes.
 
         Then a queue may be without a leader, or not there yet. Without a change, one that takes no message is full.
         """
         upstream = virtual_host.upstream
         return self._clock() - self.dialer.changed_at(upstream) < min(within, upstream.ride_through)
+
+    def queue_away(self, virtual_host: VirtualHost) -> None:
+        """A queue of a virtual host is away, and so is its node, with which the gateway may have no link."""
+        self.dialer.note_change(virtual_host.upstream)
 
     def log_in_at_once(self, virtual_host: VirtualHost, credentials: Credentials) -> LoginLinks | None:
         """As ``log_in``, if the broker need not be asked; else None."""
@@ -166,6 +186,53 @@ class LinkPool:
         shared.links.sessions += 1
         return shared.links
 
+    async def renew(self, links: LoginLinks, token: str) -> list[Link]:
+        """Let the broker decide on another token of a session; the open links that must have it from now on.
+
+        Sessions that share links share the token that expires last. Each still ends with its own.
+
+        Raises:
+            UpstreamError: the broker refuses it.
+            LinkDownError: no broker can be reached.
+            SharedLinksError: it grants something else than the one before, and other sessions use the links.
+        """
+        shared, passcode_hash = self._shared_by(links), self._hash(token)
+        if shared is None:
+            await links.check_passcode(token)
+            return links.use_passcode(token)
+        is_known = hmac.compare_digest(shared.passcode_hash, passcode_hash)
+        if is_known and self._is_cached(shared, links.virtual_host.login_cache):
+            return []
+        await links.check_passcode(token)
+        while shared.check is not None:
+            # Sessions log in with the token before, which is asked about until then.
+            await asyncio.wait([shared.check])
+        if links.sessions > 1 or shared.waiting:
+            before, after = links.passcode.encode(), token.encode()
+            # All of them must end with their own tokens.
+            if not (renews_tokens(links.virtual_host, links.broker_version) and grant_the_same(before, after)):
+                raise SharedLinksError
+            if not _expires_later(before, after):
+                return []
+        shared.passcode_hash = passcode_hash
+        shared.accepted_at = self._clock()
+        return links.use_passcode(token)
+
+    def _shared_by(self, links: LoginLinks) -> _SharedLogin | None:
+        if links.is_dedicated:
+            return None
+        logins = self._shared.get((links.virtual_host.name, links.login), [])
+        return next((login for login in logins if login.links is links), None)
+
+    def _hash(self, passcode: str) -> bytes:
+        return blake2b(passcode.encode(), key=self._key).digest()
+
+    def distrust(self, links: LoginLinks) -> None:
+        """A broker does not accept this login any more: the next session must ask, whatever was accepted before."""
+        for shared in self._shared.get((links.virtual_host.name, links.login), []):
+            if shared.links is links:
+                shared.accepted_at = -1.0
+
     def release(self, links: LoginLinks) -> None:
         """A session no longer needs its links."""
         if links.is_dedicated:
@@ -175,11 +242,11 @@ class LinkPool:
             links.idle_since = self._clock()
 
     def _shared_login(self, virtual_host: VirtualHost, credentials: Credentials) -> _SharedLogin:
-        passcode_hash = blake2b(credentials.passcode.encode(), key=self._key).digest()
+        passcode_hash = self._hash(credentials.passcode)
         candidates = self._shared.setdefault((virtual_host.name, credentials.login), [])
         for candidate in candidates:
-            is_same_broker = _way_to_broker(candidate.links.virtual_host) == _way_to_broker(virtual_host)
-            if hmac.compare_digest(candidate.passcode_hash, passcode_hash) and is_same_broker:
+            is_same_way = _way_to_share(candidate.links.virtual_host) == _way_to_share(virtual_host)
+            if hmac.compare_digest(candidate.passcode_hash, passcode_hash) and is_same_way:
                 return candidate
         candidates.append(created := _SharedLogin(passcode_hash, self._links_of(virtual_host, credentials)))
         return created
@@ -299,6 +366,12 @@ class LinkPool:
         await asyncio.gather(*(login.links.close() for login in logins), self.dialer.close())
 
 
-def _way_to_broker(virtual_host: VirtualHost) -> tuple[object, ...]:
-    """What leads to one broker and virtual host; a reload of the configuration may change it."""
-    return virtual_host.amqp_vhost, virtual_host.upstream
+def _expires_later(token: bytes, another: bytes) -> bool:
+    """Whether another token is of more use: it expires later, or never."""
+    expiry, later = expiry_of(token), expiry_of(another)
+    return expiry is not None and (later is None or later > expiry)
+
+
+def _way_to_share(virtual_host: VirtualHost) -> tuple[object, ...]:
+    """What leads to one broker and virtual host, and whether tokens are renewed; a reload may change it."""
+    return virtual_host.amqp_vhost, virtual_host.upstream, virtual_host.token_renewal

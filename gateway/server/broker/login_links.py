@@ -14,6 +14,7 @@ from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dial_slots import DialSlots
 from gateway.server.broker.link import Link
 from gateway.server.broker.publish_window import PublishWindow
+from gateway.server.broker.queue_watch import QueueWatch
 from gateway.server.broker.redial import Redial
 
 # How many sessions of one login have their channels restored at the same time after a loss.
@@ -64,11 +65,19 @@ class LoginLinks:
         self.turn = asyncio.Lock()
         # How many of its sessions have their channels restored at the same time.
         self.restoring = asyncio.Semaphore(_RESTORING)
+        self._queue_watch: QueueWatch | None = None
 
     @property
     def login(self) -> str:
         """Whose links these are."""
         return self._credentials.login
+
+    @property
+    def queue_watch(self) -> QueueWatch:
+        """Tells whether queues are away. Made when it is needed, since it refers back to this."""
+        if self._queue_watch is None:
+            self._queue_watch = QueueWatch(self.consuming_link, self.come_back)
+        return self._queue_watch
 
     @property
     def broker_version(self) -> tuple[int, ...]:
@@ -131,20 +140,28 @@ class LoginLinks:
         """Ask the broker about the login as ``check_login`` does, and wait until there is a broker to ask."""
         await self._redial.answered()
 
+    async def open_to_ask(self) -> Link:
+        """A link for questions about the login's permissions, with the errors of ``check_login``; the caller closes it.
+
+        On a new connection the broker remembers no earlier answer.
+        """
+        return await self._open("login", self._client, self._session)
+
     async def check_passcode(self, passcode: str) -> None:
         """Ask the broker about another passcode, over a new connection, with the errors of ``check_login``."""
         credentials = Credentials(self._credentials.login, passcode)
         link = await self._open_link(self.virtual_host, credentials, "login", self._client, self._session, False)
         await link.close()
 
-    async def update_secret(self, passcode: str) -> None:
-        """Use another passcode from now on, on every open link too. For dedicated links only.
+    @property
+    def passcode(self) -> str:
+        """What further links are opened with."""
+        return self._credentials.passcode
 
-        Raises:
-            LinkDownError: a link was lost meanwhile.
-        """
+    def use_passcode(self, passcode: str) -> list[Link]:
+        """Use another passcode for links that are opened from now on; the open ones, which do not have it yet."""
         self._credentials = Credentials(self._credentials.login, passcode)
-        await asyncio.gather(*(link.update_secret(passcode) for link in self.all))
+        return self.all
 
     async def publishing_channel(self) -> LinkChannel:
         """A channel on a link that serves publishers; the broker has not answered its opening."""
@@ -198,7 +215,11 @@ class LoginLinks:
         return link
 
     async def _open(self, purpose: str, client: str, session: str, *, patiently: bool = False) -> Link:
-        link = await self._open_link(self.virtual_host, self._credentials, purpose, client, session, patiently)
+        credentials = self._credentials
+        link = await self._open_link(self.virtual_host, credentials, purpose, client, session, patiently)
+        if credentials is not self._credentials:
+            # Renewed meanwhile.
+            await link.update_secret(self._credentials.passcode)
         if self._is_closed:
             # Nobody would ever close it.
             await link.close()
@@ -244,6 +265,7 @@ class LoginLinks:
     async def close(self) -> None:
         """Close every link, also an unused one that has ended, whose socket may still be open. No other is opened."""
         self._is_closed = True
+        self._queue_watch = None
         links = [*self.all, *([] if self._unused is None or self._unused in self.all else [self._unused])]
         self._links, self._unused = {_PUBLISH: [], _CONSUME: []}, None
         await asyncio.gather(*(link.close() for link in links))

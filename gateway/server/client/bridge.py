@@ -8,7 +8,7 @@ parts::
                            ├─ ConsumingChannels   one for each subscription, and one for declarations ── PausableLink
                            ├─ SessionQueues       declares ── ExclusiveQueues
                            ├─ Consumers           SUBSCRIBE, UNSUBSCRIBE
-                           ├─ CancelledConsumers  the broker has deleted a queue
+                           ├─ LostConsumers       their queue is deleted, or its node is away
                            ├─ LeavingLinks        links that drain
                            └─ Recovery            the loss of a link ── Restorer
 """
@@ -17,18 +17,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from gateway.amqp.codec import PUBLISH, QUEUE_DECLARE
-from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError, is_cancelled
+from gateway.amqp.codec import CONSUME, PUBLISH, QUEUE_BIND, QUEUE_DECLARE
+from gateway.server.broker.broker_errors import (
+    CONNECTION_FORCED,
+    NOT_FOUND,
+    LinkDownError,
+    UpstreamError,
+    is_cancelled,
+)
 from gateway.server.broker.link import Link
-from gateway.server.broker.link_pool import LinkPool
+from gateway.server.broker.link_pool import LinkPool, SharedLinksError
+from gateway.server.broker.queue_watch import QueueState
 from gateway.server.client.bridge_parts import BridgeParts
 from gateway.server.client.failed_logins import TooManyFailedLoginsError
 from gateway.server.client.login_handler import LoginHandler
 from gateway.session import ops
 from gateway.session.context import State
 from gateway.session.session import Session
+from gateway.session.subscription import Subscription
+
+# Seconds after a change of the brokers in which an exchange that is not found may belong to one that still starts.
+_STARTS_WITHIN: Final = 10.0
 
 
 class _BridgeCallbacks(Protocol):
@@ -196,37 +207,74 @@ class Bridge:
             down.__traceback__ = None
             return ops.OperationInterrupted(down.code, down.text)
         except UpstreamError as refusal:
-            refused = refusal.method
-            return ops.OperationFailed(refusal.code, refusal.text, refused == PUBLISH, refused == QUEUE_DECLARE)
+            may_pass = refusal.code == NOT_FOUND and await self._may_pass(operation, refusal)
+            return ops.OperationFailed(refusal.code, refusal.text, refusal.method == PUBLISH, may_pass)
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
             return ops.OperationInterrupted(CONNECTION_FORCED, "CONNECTION_FORCED - the broker did not answer")
 
+    async def _may_pass(self, operation: ops.Operation, refusal: UpstreamError) -> bool:
+        """Whether what was not found belongs to a node that is away, or that still starts.
+
+        A declaration makes a queue that does not exist, so 404 can only mean that.
+        """
+        is_asked = isinstance(operation, ops.Subscribe | ops.PreparePublisher)
+        if not is_asked or refusal.method == PUBLISH or not self._session.settings.upstream.ride_through:
+            return False
+        is_away = refusal.method == QUEUE_DECLARE
+        if refusal.method == CONSUME and isinstance(operation, ops.Subscribe):
+            try:
+                is_away = await self._login.links.queue_watch.state(operation.queue_name) is not QueueState.DELETED
+            except UpstreamError:
+                return False
+        if is_away:
+            self._pool.queue_away(self._session.settings)
+            self.parts.restorer.log.waits(refusal.text)
+        return is_away or (
+            refusal.method == QUEUE_BIND and self._pool.is_unsettled(self._session.settings, _STARTS_WITHIN)
+        )
+
+    async def _find(self, operation: ops.FindQueues) -> ops.QueuesFound:
+        """See whether the broker rejects messages because their queue is away."""
+        watch = self._login.links.queue_watch
+        states = await asyncio.gather(*map(watch.state, operation.queues), return_exceptions=True)
+        is_any_away = QueueState.AWAY in states
+        if is_any_away:
+            self._pool.queue_away(self._session.settings)
+        return ops.QueuesFound(is_any_away)
+
     async def _perform(self, operation: ops.Operation) -> ops.Event:
+        """Carry out what is answered once."""
+        parts = self._parts
         if isinstance(operation, ops.Login):
             return await self._login.log_in(operation)
-        if isinstance(operation, ops.PreparePublisher):
-            return await self.parts.publishing.prepare(operation)
-        if isinstance(operation, ops.Subscribe):
-            return await self.parts.consumers.start(operation)
-        if isinstance(operation, ops.Unsubscribe):
-            return await self.parts.consumers.end(operation)
-        if isinstance(operation, ops.RenewToken):
-            return await self._renew_token(operation)
-        if self._parts is not None:
-            await self._parts.close_channels()
-        return ops.UpstreamClosed()
+        if parts is None:
+            return ops.UpstreamClosed()
+        match operation:
+            case ops.PreparePublisher():
+                event: ops.Event = await parts.publishing.prepare(operation)
+            case ops.Subscribe():
+                event = await parts.consumers.start(operation)
+            case ops.Unsubscribe():
+                event = await parts.consumers.end(operation)
+            case ops.RenewToken():
+                event = await self._renew_token(operation)
+            case ops.FindQueues():
+                event = await self._find(operation)
+            case _:
+                await parts.close_channels(counts=self._session.is_left_by_client)
+                event = ops.UpstreamClosed()
+        return event
 
     async def _renew_token(self, operation: ops.RenewToken) -> ops.Event:
         """Try a token on a new connection first.
 
         On a link the broker accepts an expired token without an error, and closes the link if it refuses a token.
         """
-        links = self._login.links
         try:
             token = operation.token.decode()
-            await self._login.check_token(token)
+            links = await self._login.renew(token)
         except UnicodeDecodeError:
             return ops.TokenRefused("it is no text")
         except LinkDownError:
@@ -237,7 +285,13 @@ class Bridge:
             return ops.TokenRefused(
                 f"too many logins from this address have failed; try again in {failed.seconds} seconds."
             )
-        await asyncio.gather(links.update_secret(token), self.parts.channels.pausable.update_secret(token))
+        except SharedLinksError:
+            return ops.TokenRefused(
+                "it grants something else than the one before, and other sessions share its connections to the broker; "
+                "connect again with it."
+            )
+        pausable = self.parts.channels.pausable
+        await asyncio.gather(*(link.update_secret(token) for link in links), pausable.update_secret(token))
         return ops.TokenRenewed()
 
     def _do_in_background(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -264,6 +318,22 @@ class Bridge:
         """The broker closed a channel without being asked."""
         self.handle(ops.ChannelClosed(refusal.code, refusal.text, publishing=publishing))
 
+    @property
+    def subscriptions(self) -> Collection[Subscription]:
+        """What the session consumes, or is about to consume again."""
+        return () if self._is_forgotten else self._session.subscriptions.all
+
+    def revoke(self, text: str, subscription: Subscription | None = None) -> None:
+        """The broker would refuse the login now, or a subscription to this; ``text`` says how. What is refused ends."""
+        if self._is_forgotten:
+            return
+        if subscription is not None and self._session.subscriptions.is_current(subscription):
+            _ = self._do_in_background(self._end_consumer(subscription), "revoke")
+        self.handle(ops.AccessRevoked(text, subscription))
+
+    async def _end_consumer(self, subscription: Subscription) -> None:
+        await self.parts.consumers.end(ops.Unsubscribe(subscription, None))
+
     def failed(self, error: Exception) -> None:
         """A fault of the gateway in what the link has called of this session."""
         if not self._is_forgotten:
@@ -281,7 +351,7 @@ class Bridge:
         for subscription in lost:
             parts.queues.exclusive.consumer_closed(subscription)
         if link.closed is not None:
-            lost += parts.cancelled.lose()
+            lost += parts.lost.lose()
         parts.queues.lose(link)
         publishing = parts.publishing.lose(link)
         turn = parts.recovery.turn
@@ -348,7 +418,7 @@ class Bridge:
         parts = self._parts
         try:
             if parts is not None:
-                await parts.close_channels()
+                await parts.close_channels(counts=self._session.is_left_by_client)
         except UpstreamError:
             pass
         finally:

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 from gateway.server.broker.broker_errors import UpstreamError
 from gateway.server.broker.link import Link
 from gateway.server.broker.link_pool import LinkPool
-from gateway.server.client.cancelled_consumers import CancelledConsumers
 from gateway.server.client.consumers import Consumers
 from gateway.server.client.consuming_channels import ChannelsOwner, ConsumingChannels
 from gateway.server.client.leaving_links import LeavingLinks
 from gateway.server.client.login_handler import LoginHandler
+from gateway.server.client.lost_consumers import LostConsumers
 from gateway.server.client.publishing_channel import PublishingChannel
 from gateway.server.client.recovery import Recovery
 from gateway.server.client.recovery_log import RecoveryLog
@@ -35,7 +35,7 @@ class PartsOwner(ChannelsOwner, Protocol):
 class BridgeParts:
     """See `Bridge`. ``background`` starts work of the session that is no operation."""
 
-    __slots__ = ("cancelled", "channels", "consumers", "leaving", "publishing", "queues", "recovery", "restorer")
+    __slots__ = ("channels", "consumers", "leaving", "lost", "publishing", "queues", "recovery", "restorer")
 
     def __init__(
         self,
@@ -49,13 +49,17 @@ class BridgeParts:
         channels = self.channels = ConsumingChannels(owner, login, client, session.identity.decode())
         queues = self.queues = SessionQueues(session, owner, login, channels, pool.queue_conflicts)
         publishing = self.publishing = PublishingChannel(session, owner, login, queues)
-        cancelled = self.cancelled = CancelledConsumers(session, owner, channels, queues, background)
-        consumers = self.consumers = Consumers(owner, login, channels, queues, cancelled)
+        log = RecoveryLog(login, client, session.identity.decode(), pool.log_limits)
+
+        def note_away() -> None:
+            pool.queue_away(session.settings)
+
+        lost = self.lost = LostConsumers(session, owner, login, channels, queues, log, note_away, background)
+        self.consumers = Consumers(owner, login, channels, queues, lost)
         leaving = self.leaving = LeavingLinks(
             session, owner, login, channels, publishing, queues, pool.drain.slots, background
         )
-        log = RecoveryLog(login, client, session.identity.decode(), pool.log_limits)
-        self.restorer = Restorer(session, login, channels, queues, consumers, publishing, leaving, log)
+        self.restorer = Restorer(session, login, channels, queues, lost, publishing, leaving, log)
         self.recovery = Recovery(self.restorer)
 
     @property
@@ -66,11 +70,14 @@ class BridgeParts:
     def give_up(self) -> None:
         """The session is over: nothing waits any more."""
         self.recovery.stop()
-        self.cancelled.give_up()
+        self.lost.give_up()
+        self.publishing.give_up()
         self.leaving.give_up()
 
-    async def close_channels(self) -> None:
+    async def close_channels(self, *, counts: bool) -> None:
         """Close all channels in order. When this returns, the broker has handled all publishes.
+
+        ``counts`` is as for `ConsumingChannels.close`.
 
         Raises:
             UpstreamError: the link or the channel is lost, and perhaps publishes too.
@@ -78,7 +85,7 @@ class BridgeParts:
         self.queues.exclusive.start_closing()
         publishing = self.publishing.take()
         try:
-            await self.channels.close_all(self.queues.exclusive.to_delete_with)
+            await self.channels.close_all(self.queues.exclusive.to_delete_with, counts=counts)
         finally:
             await self.queues.exclusive.delete()
         # Last, because during an alarm the broker does not answer here.

@@ -29,6 +29,7 @@ from gateway.server.client.frame_watch import FrameWatch, WatchedDecoder
 from gateway.server.client.heartbeat_timer import HeartbeatTimer
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.output import AutoAckFlusher, ClientOutput
+from gateway.server.client.rechecks import Rechecks
 from gateway.server.client.session_limits import RateLimiter, SessionLimits
 from gateway.server.client.traces import Traces
 from gateway.server.fault_boundary import guarded
@@ -71,6 +72,7 @@ class ServerContext:
     limits: SessionLimits
     log_limits: LogLimits
     paced: PacedWork
+    rechecks: Rechecks
     auto_acks: AutoAckFlusher = field(default_factory=AutoAckFlusher)
     turns: PacedWork = field(default_factory=PacedWork)
     traces: Traces = field(default_factory=Traces)
@@ -474,6 +476,7 @@ class ClientConnection(StompProtocol):
         self._rate_limiter.charge(self.stats.bytes_in)
         self._read_or_pause()
         self._context.traces.logged_in(self)
+        self._context.rechecks.enter(self._bridge, self._login.links, session.settings.recheck)
 
     def failed(self, error: Exception) -> None:
         """A fault of the gateway: the client gets an ERROR without details, and the log gets the details."""
@@ -575,6 +578,7 @@ class ClientConnection(StompProtocol):
             self._heartbeats.stop,
             self._rate_limiter.stop,
             self._bridge.flush,
+            partial(self._context.rechecks.leave, self._bridge),
             self._bridge.release,
             self._report_end,
             self._close_output,

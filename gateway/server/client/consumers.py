@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from functools import partial
-from typing import Final
 
+from gateway.amqp.codec import CONSUME
 from gateway.server.broker.broker_errors import NOT_FOUND, LinkDownError, UpstreamError
 from gateway.server.broker.channel import LinkChannel
-from gateway.server.client.cancelled_consumers import CancelledConsumers
 from gateway.server.client.consuming_channels import ChannelsOwner, ConsumingChannels
 from gateway.server.client.login_handler import LoginHandler
+from gateway.server.client.lost_consumers import LostConsumers
 from gateway.server.client.session_queues import SessionQueues
 from gateway.session import ops
 from gateway.session.queues import QueueSpec
-
-# RabbitMQ has one code for a queue that is gone, and for one that comes back with its node, as a stream does after each
-# start of the broker. Only the text tells them apart; with another text, a stream is read once more.
-_NODE_IS_AWAY: Final = "is down or inaccessible"
 
 
 class Consumers:
     """Each subscription has a consumer, on a channel of its own."""
 
-    __slots__ = ("_cancelled", "_channels", "_login", "_owner", "_queues")
+    __slots__ = ("_channels", "_login", "_lost", "_owner", "_queues")
 
     def __init__(
         self,
@@ -31,13 +27,14 @@ class Consumers:
         login: LoginHandler,
         channels: ConsumingChannels,
         queues: SessionQueues,
-        cancelled: CancelledConsumers,
+        lost: LostConsumers,
     ) -> None:
         self._owner = owner
         self._login = login
         self._channels = channels
         self._queues = queues
-        self._cancelled = cancelled
+        self._lost = lost
+        lost.restore = self.restore
 
     async def start(self, operation: ops.Subscribe) -> ops.Subscribed:
         """Open a channel, declare the queue, consume, bind."""
@@ -72,14 +69,14 @@ class Consumers:
             if channel.closed is not None:
                 raise channel.closed
             if cancelled:
-                raise UpstreamError(NOT_FOUND, f"NOT_FOUND - queue '{queue_name}' was deleted")
+                raise UpstreamError(NOT_FOUND, f"NOT_FOUND - queue '{queue_name}' was deleted", CONSUME)
         except UpstreamError as refusal:
             _ = self._channels.remove(subscription)
             await self._undo(channel, declared, refusal)
             raise
         self._queues.exclusive.consumed(subscription, queue_name)
         channel.on_closed = partial(self._owner.channel_closed, publishing=False)
-        channel.on_cancelled = partial(self._cancelled.add, subscription)
+        channel.on_cancelled = partial(self._lost.cancelled, subscription)
         self._channels.pausable.read_or_pause()
         return ops.Subscribed(subscription, queue_name)
 
@@ -108,15 +105,14 @@ class Consumers:
         """Start a consumer again that was lost."""
         try:
             return await self.start(operation)
-        except UpstreamError as refusal:
+        except UpstreamError:
             # It has no channel again, and what one delivered that was not good enough will be delivered again.
             operation.subscription.lost()
-            if refusal.code == NOT_FOUND and _NODE_IS_AWAY not in refusal.text:
-                operation.subscription.queue_gone()
             raise
 
     async def end(self, operation: ops.Unsubscribe) -> ops.Unsubscribed:
         """Close the channel, and delete the queue if the client wants that."""
+        await self._lost.forget(operation.subscription)
         channel = self._channels.remove(operation.subscription)
         if channel is not None:
             # Closing the channel requeues all unsettled messages and cancels the consumer. The channel is needed longer

@@ -15,6 +15,7 @@ from gateway.server.broker.link import CLOSING_AT_ONCE, Link, LinkUser
 from gateway.server.broker.pausable_link import PausableLink
 from gateway.server.client.login_handler import LoginHandler
 from gateway.session import ops
+from gateway.session.delivery_ledger import AckMode
 from gateway.session.subscription import Subscription
 
 
@@ -141,11 +142,13 @@ class ConsumingChannels:
 
     # The end.
 
-    async def close(self, channel: LinkChannel, queue: str = "") -> None:
-        """Close a channel. Messages on their way from the broker return to their queue.
+    async def close(self, channel: LinkChannel, queue: str = "", *, counts: bool = False) -> None:
+        """Close a channel. What is not settled, and what is on its way from the broker, returns to its queue.
 
         ``queue`` would go with the consumer; it is deleted instead. RabbitMQ 4.3 lets messages into an auto-delete
         queue for some milliseconds after its end, and rejects them for their publishers.
+
+        ``counts``: what returns is to count toward the queue's delivery-limit.
         """
         if self.pausable.has(channel):
             # The answer to channel.close must be read; deliveries before it are dropped.
@@ -153,26 +156,32 @@ class ConsumingChannels:
         if queue:
             channel.discard(self._owner)
             _ = channel.delete_queue(queue)
+        elif not counts:
+            channel.give_back()
         await channel.close_for(self._owner)
         if self.pausable.has(channel):
             self.pausable.read_or_pause()
 
-    async def close_all(self, to_delete_with: Callable[[Subscription], str]) -> None:
+    async def close_all(self, to_delete_with: Callable[[Subscription], str], *, counts: bool) -> None:
         """Close all channels. ``to_delete_with`` tells which queue to delete with a subscription.
 
+        ``counts`` is as for ``close``. With ack:auto the client refuses nothing, and no return counts.
         Few at a time: with each the broker ends a consumer and perhaps a queue, and the frames of other sessions wait
         meanwhile. A session whose client is gone waits for others of its kind, too.
         """
-        channels = [(channel, to_delete_with(subscription)) for subscription, channel in self._by_subscription.items()]
+        channels = [
+            (channel, to_delete_with(subscription), counts and subscription.mode is not AckMode.AUTO)
+            for subscription, channel in self._by_subscription.items()
+        ]
         if self._control is not None:
-            channels.append((self._control, ""))
+            channels.append((self._control, "", False))
         self._control = None
         self._by_subscription.clear()
         remaining = iter(channels)
 
         async def close_remaining() -> None:
-            for channel, queue in remaining:
+            for channel, queue, is_counted in remaining:
                 async with channel.link.closing if self.is_released else nullcontext():
-                    await self.close(channel, queue)
+                    await self.close(channel, queue, counts=is_counted)
 
         await asyncio.gather(*(close_remaining() for _ in channels[:CLOSING_AT_ONCE]))

@@ -13,6 +13,7 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
 from gateway.server.broker.circuit import UNREACHABLE_HINT
 from gateway.server.broker.connector import Credentials
+from gateway.server.broker.link import Link
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.broker.login_links import LoginLinks
 from gateway.server.client.client_log import ClientLog
@@ -22,6 +23,7 @@ from gateway.server.client.session_limits import LimitReachedError, SessionLimit
 from gateway.server.listen.accepted_connection import Peer
 from gateway.server.log_limits import LogLimits
 from gateway.session import ops
+from gateway.session.connect import claims_of
 
 log = structlog.get_logger("gateway.session")
 
@@ -140,16 +142,17 @@ class LoginHandler:
             return ops.LoginFailed(refusal.code, refusal.text)
         return ops.LoggedIn(version)
 
-    async def check_token(self, token: str) -> None:
-        """Ask the broker about another passcode for this login. A refusal counts as that of a login.
+    async def renew(self, token: str) -> list[Link]:
+        """Let the broker decide on another token, see `LinkPool.renew`. A refusal counts as that of a login.
 
         Raises:
             TooManyFailedLoginsError: the broker is not asked.
             UpstreamError: the broker refuses it, or cannot be reached.
+            SharedLinksError: it cannot be used on shared links.
         """
         links = self.links
         credentials = Credentials(links.login, token)
-        await self._guard(links.virtual_host, credentials, lambda: links.check_passcode(token))
+        return await self._guard(links.virtual_host, credentials, lambda: self._pool.renew(links, token))
 
     async def _guard(
         self,
@@ -239,5 +242,8 @@ def _credentials(operation: ops.Login) -> Credentials | None:
         credentials = Credentials(operation.login.decode(), operation.passcode.decode())
     except UnicodeDecodeError:
         return None
+    if not credentials.login and (claims := claims_of(operation.passcode)) is not None:
+        # RabbitMQ takes the user from a token, and any login.
+        return Credentials(str(claims.get("sub") or "token"), credentials.passcode)
     # RabbitMQ refuses an empty login or passcode, but the AMQP library would replace it with "guest".
     return credentials if credentials.login and credentials.passcode else None

@@ -37,9 +37,20 @@ class OperationDeadline:
         if waits_for is not self._seen or (operation and not is_draining and self._must_wait(operation)):
             self._seen, self._since = waits_for, now
             return None
-        timeout = session.settings.upstream.operation_timeout
+        upstream = session.settings.upstream
+        timeout = upstream.operation_timeout
+        if _concerns_lasting_queue(operation):
+            # RabbitMQ 4.3 does not answer for a queue whose node is away before the node is back.
+            timeout = max(timeout, upstream.ride_through)
         if waits_for is None or now - self._since <= timeout:
             return None
         messages = f"{count} messages" if (count := len(session.confirms)) > 1 else "a message"
         purpose = f"to confirm {messages}" if operation is None else operation.purpose
         return error_frames.operation_timeout(purpose, timeout)
+
+
+def _concerns_lasting_queue(operation: ops.Operation | None) -> bool:
+    """Whether the broker is asked for a queue that may be on another node, and stays when that goes."""
+    if isinstance(operation, ops.Subscribe):
+        return operation.queue is None or operation.queue.durable
+    return isinstance(operation, ops.PreparePublisher) and operation.queue is not None

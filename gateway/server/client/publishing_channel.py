@@ -7,15 +7,17 @@ from functools import partial
 from typing import Final
 
 from gateway.amqp.splitter import Sink
-from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError
+from gateway.server.broker.broker_errors import CONNECTION_FORCED, NOT_FOUND, LinkDownError, UpstreamError
 from gateway.server.broker.channel import LinkChannel, ignore_delivery
 from gateway.server.broker.link import Link
+from gateway.server.broker.queue_watch import PROMPT, QueueState
 from gateway.server.client.consuming_channels import ChannelsOwner
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.session_queues import SessionQueues
 from gateway.server.fault_boundary import guarded
 from gateway.session import ops
 from gateway.session.context import Hold
+from gateway.session.queues import QueueSpec
 from gateway.session.session import Session
 
 # Of a COMMIT so many bytes are written at once. Its session asks for no operation meanwhile, which would overtake the
@@ -34,8 +36,8 @@ class PublishingChannel:
     """Opened when the session first publishes, and replaced when it is lost, or when the broker takes nothing on it."""
 
     __slots__ = (
-        "_channel", "_has_rest", "_is_scheduled", "_is_window_full", "_login", "_owner", "_queues", "_replaced_at",
-        "_session",
+        "_awaited", "_channel", "_has_rest", "_is_scheduled", "_is_window_full", "_login", "_owner", "_queues",
+        "_replaced_at", "_session",
     )  # fmt: skip
 
     def __init__(self, session: Session, owner: ChannelsOwner, login: LoginHandler, queues: SessionQueues) -> None:
@@ -48,6 +50,8 @@ class PublishingChannel:
         # Not everything that the session publishes was written.
         self._has_rest = self._is_scheduled = False
         self._replaced_at = float("-inf")
+        # Ends when a queue that was away is back.
+        self._awaited: asyncio.Future[QueueState] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -120,15 +124,49 @@ class PublishingChannel:
         if operation.has_refused:
             await self._answered()
         await self._drop()
+        self._check_awaited()
         try:
             prepared = await self.prepare(ops.PreparePublisher(confirms=True, queue=None))
             for queue in operation.queues:
-                prepared = await self.prepare(ops.PreparePublisher(confirms=True, queue=queue))
-        except UpstreamError:
-            # The broker has closed the channel, or will close it.
-            await self._drop()
+                prepared = await self._prepare_promptly(queue)
+        except BaseException:
+            # Nothing was published on it. Its end is not waited for, since it may take as long as a queue is away.
+            channel = self.take()
+            if channel is not None:
+                channel.leave_owner()
+                channel.discard(self._owner)
+                _ = channel.start_closing()
             raise
         return prepared
+
+    async def _prepare_promptly(self, queue: QueueSpec) -> ops.PublisherPrepared:
+        """Declare a queue, or begin to wait for it if it is away. Other sessions come back meanwhile."""
+        if not self._login.links.queue_watch.is_away(queue.name):
+            try:
+                async with asyncio.timeout(PROMPT):
+                    return await self.prepare(ops.PreparePublisher(confirms=True, queue=queue))
+            except TimeoutError:
+                pass
+            except UpstreamError as refusal:
+                if refusal.code != NOT_FOUND:
+                    raise
+        self._session.awaited_for_sends = (queue.name,)
+        self._awaited = asyncio.ensure_future(self._login.links.queue_watch.settled(queue.name))
+        raise _away(queue.name)
+
+    def _check_awaited(self) -> None:
+        """Refuse while the queue that was waited for last is away."""
+        if self._awaited is not None and not self._awaited.done():
+            raise _away(*self._session.awaited_for_sends)
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Wait for no queue any more."""
+        awaited, self._awaited = self._awaited, None
+        self._session.awaited_for_sends = ()
+        if awaited is not None and not awaited.cancel() and not awaited.cancelled():
+            # If the broker has refused to tell, a declaration will tell why.
+            awaited.exception()
 
     async def _replace(self) -> None:
         """Close the channel, unless the broker does not soon confirm what was published on it."""
@@ -208,3 +246,7 @@ class PublishingChannel:
             self._session.hold(Hold.LINK_WRITE)
         else:
             self._session.release(Hold.LINK_WRITE)
+
+
+def _away(queue: str) -> UpstreamError:
+    return UpstreamError(NOT_FOUND, f"NOT_FOUND - queue '{queue}' is away, and so is its node")

@@ -12,18 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
-from gateway.amqp.codec import CONSUME
-from gateway.server.broker.broker_errors import (
-    CONNECTION_FORCED,
-    INTERNAL_ERROR,
-    NOT_ALLOWED,
-    NOT_FOUND,
-    PRECONDITION_FAILED,
-    RESOURCE_LOCKED,
-    LinkDownError,
-    UpstreamError,
-    is_cancelled,
-)
+from gateway.server.broker.broker_errors import LinkDownError, UpstreamError, is_cancelled, passes
 from gateway.server.broker.login_links import LoginLinks
 from gateway.server.broker.redial import Backoff
 from gateway.server.client.expire import expire
@@ -34,18 +23,9 @@ from gateway.session.context import State
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 
-# What a broker refuses for a while after a fault: it still starts, it has not noticed yet that the old connection is
-# dead (405), the node of a queue is down (404), a virtual host is being made (530). All other refusals are meant.
-_PASSING: Final = frozenset((CONNECTION_FORCED, INTERNAL_ERROR, NOT_ALLOWED, NOT_FOUND, RESOURCE_LOCKED))
-
 # How often a session in its turn looks whether all is answered, and the seconds between two looks.
 _LOOKS: Final = 200
 _BETWEEN_LOOKS: Final = 0.005
-
-
-def _passes(refusal: UpstreamError) -> bool:
-    """Whether a refusal may pass. What was consumed before is well-formed: 406 is a stream that starts."""
-    return refusal.code in _PASSING or (refusal.code == PRECONDITION_FAILED and refusal.method == CONSUME)
 
 
 class _Restorer(Protocol):
@@ -66,7 +46,7 @@ class _Restorer(Protocol):
 
     async def restore_queues(self, operation: ops.Recover) -> None: ...
 
-    async def restore_consumer(self, operation: ops.Subscribe) -> ops.Subscribed: ...
+    async def restore_consumer(self, operation: ops.Subscribe) -> ops.Subscribed | None: ...
 
     async def restore_publisher(self, operation: ops.Recover) -> ops.PublisherPrepared: ...
 
@@ -108,7 +88,8 @@ class Recovery:
             self._spent = 0.0
         if self._stopped.is_set():
             return None
-        self._restorer.log.begin()
+        if not operation.is_again:
+            self._restorer.log.begin()
         event: ops.Event | None = None
         try:
             async with asyncio.timeout_at(now + ride_through - self._spent) as self._bound:
@@ -160,7 +141,7 @@ class Recovery:
                     raise
             except UpstreamError as refusal:
                 self._is_down = False
-                if not _passes(refusal):
+                if not passes(refusal):
                     return ops.RecoveryFailed(refusal.code, refusal.text)
                 self._restorer.log.waits(refusal.text)
             else:
@@ -178,8 +159,10 @@ class Recovery:
             lost = restorer.what_is_lost()
             await restorer.restore_queues(lost)
             for request in lost.subscriptions:
-                if restorer.lacks_consumer(request.subscription):
-                    subscribed[request.subscription] = await restorer.restore_consumer(request)
+                if not restorer.lacks_consumer(request.subscription):
+                    continue
+                if (back := await restorer.restore_consumer(request)) is not None:
+                    subscribed[request.subscription] = back
             publisher = await restorer.restore_publisher(lost) if lost.publishing else None
             lost = restorer.what_is_lost()
             if not lost.subscriptions and not (lost.publishing and restorer.lacks_publisher):

@@ -49,3 +49,7 @@ class RecoveryLog:
             reason=reason[:_LONGEST_TEXT],
             left_out=left_out,
         )
+
+    def waits_for(self, queue: str) -> None:
+        """A subscription waits for its queue, while its session goes on."""
+        self.waits(f"queue '{queue}' is away, and so is its node")

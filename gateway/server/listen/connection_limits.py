@@ -7,11 +7,15 @@ from collections import Counter
 from gateway.config.listener_settings import Listener
 from gateway.server.client_address import network_of
 from gateway.server.counts import Counts, Key, LocalCounts
+from gateway.server.descriptors import Descriptors
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.log_limits import LogRateLimiter
 
 OF_LISTENER = "listener"
 """Why a connection is refused: there are `max_connections`."""
+
+OF_DESCRIPTORS = "descriptors"
+"""Why a connection is refused: the process keeps its last file descriptors for links, journal and admin listener."""
 
 OF_ADDRESS = "address"
 """Why a connection is refused: its address has `max_connections_per_address` or `max_unauthenticated_per_address`."""
@@ -49,12 +53,14 @@ class ConnectionLimits:
         counts: Counts | None = None,
     ) -> None:
         self._address = address
+        # Those of this process; None if they are not counted.
+        self.descriptors: Descriptors | None = None
         self._log_limiter = log_limiter
         self._refused = refused
         # By connection, what it counts for until it is closed: its listener, and its address if that has a limit.
         self._connections: dict[object, list[Key]] = {}
-        # What it counts for until it has logged in.
-        self._not_logged_in: dict[object, Key] = {}
+        # What it counts for until it has logged in, once it is admitted.
+        self._not_logged_in: dict[object, Key | None] = {}
         self._counts: Counts = LocalCounts() if counts is None else counts
         self.place = ""
 
@@ -67,10 +73,16 @@ class ConnectionLimits:
         """Count a connection until it is closed; ``now`` is in seconds.
 
         Raises:
-            TooManyConnectionsError: it is beyond `max_connections`.
+            TooManyConnectionsError: it is beyond `max_connections`, or what file descriptors there are for clients.
         """
         counted = _Counted(self)
-        self._connections[counted] = [self._enter("", settings.max_connections, OF_LISTENER, "The listener")]
+        key = self._enter("", settings.max_connections, OF_LISTENER, "The listener")
+        if self.descriptors is not None and not self.descriptors.client_came(self._address):
+            self._counts.remove(key)
+            self._refused[OF_DESCRIPTORS] += 1
+            raise TooManyConnectionsError("The gateway", self.descriptors.clients)
+        self._connections[counted] = [key]
+        self._not_logged_in[counted] = None
         return AcceptedConnection(peer, now, self._log_limiter, counted.closed, counted.logged_in, counted)
 
     def admit(self, settings: Listener, accepted: AcceptedConnection) -> None:
@@ -100,15 +112,23 @@ class ConnectionLimits:
 
     def logged_in(self, connection: object) -> None:
         """A client has logged in: its connection counts no longer among those that have not."""
-        key = self._not_logged_in.pop(connection, None)
+        if connection not in self._not_logged_in:
+            return
+        key = self._not_logged_in.pop(connection)
         if key is not None:
             self._counts.remove(key)
+        if self.descriptors is not None:
+            self.descriptors.client_logged_in()
 
     def closed(self, connection: object) -> None:
         """A connection counts no longer."""
+        if connection not in self._connections:
+            return
         self.logged_in(connection)
-        for key in self._connections.pop(connection, ()):
+        for key in self._connections.pop(connection):
             self._counts.remove(key)
+        if self.descriptors is not None:
+            self.descriptors.client_gone()
 
 
 class _Counted:

@@ -22,6 +22,7 @@ from gateway.config.listener_settings import Listener
 from gateway.config.model import FailedLoginLimits
 from gateway.errors import ListenError
 from gateway.server.counts import Counts, LocalCounts
+from gateway.server.descriptors import Descriptors
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.listen.address_checks import AddressChecks, AddressRefusedError
 from gateway.server.listen.connection_limits import ConnectionLimits, TooManyConnectionsError
@@ -46,6 +47,9 @@ _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 
 _Refusal = AddressRefusedError | TooManyConnectionsError
 _REFUSALS: Final = (AddressRefusedError, TooManyConnectionsError)
+
+# What a client that is refused may have sent already, such as a CONNECT.
+_FIRST_BYTES: Final = 16 << 10
 
 _UNAVAILABLE: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
@@ -113,6 +117,10 @@ class OpenListener:
     def connections(self) -> int:
         """Connections of this process that are open, or in preparation."""
         return self._limits.open
+
+    def share(self, descriptors: Descriptors) -> None:
+        """Accept only as many clients as these leave room for, beside all others of the process."""
+        self._limits.descriptors = descriptors
 
     async def bind(self) -> None:
         """Bind the address, or each address that the host name resolves to. Clients wait until ``accept``.
@@ -345,6 +353,9 @@ class OpenListener:
         answer = _UNAVAILABLE if treatment.settings.websocket is not None else error_frames.encode_error(error, None)
         with connection, contextlib.suppress(OSError):
             connection.send(answer if treatment.tls is None else b"")
+            # Bytes that nobody has read would cost the client the answer: the system would reset the connection.
+            connection.shutdown(socket.SHUT_WR)
+            _ = connection.recv(_FIRST_BYTES)
 
     def _log(self, event: str, peer: Peer, reason: str) -> None:
         self._log_limiter.info(event, address=self._address, peer=str(peer), reason=reason)

@@ -18,8 +18,10 @@ from gateway.journal.journal import Journal, node_name
 from gateway.message_selectors.selector import prepare_selectors
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.connection import ClientConnection, ServerContext
+from gateway.server.client.rechecks import Rechecks
 from gateway.server.client.session_limits import SessionLimits
 from gateway.server.counts import Counts, LocalCounts
+from gateway.server.descriptors import unreachable_limits
 from gateway.server.fault_boundary import all_done, guarded
 from gateway.server.listen.listening_sockets import Bind
 from gateway.server.lock_outs import LockOuts
@@ -57,6 +59,7 @@ class Gateway:
         self, config: GatewayConfig, worker: int | None = None, bind: Bind | None = None, counts: Counts | None = None
     ) -> None:
         self.config = config
+        self._worker = worker
         # Names that mean the default virtual host where no virtual host has them.
         self._local_names = self._names_in_use(config)
         self._loop = asyncio.get_running_loop()
@@ -99,6 +102,7 @@ class Gateway:
             limits=self.limits,
             log_limits=self.log_limits,
             paced=paced,
+            rechecks=Rechecks(self.pool, self._spawn, paced, self.stats),
         )
         self.traces = self._context.traces
         # Connections with a session.
@@ -171,6 +175,11 @@ class Gateway:
             self.journal.close()
             self.journal.close_shippers(0)
             raise
+        # No listener has accepted a client yet.
+        self.pool.descriptors.begin(self.config)
+        if not self._worker:
+            for warning in unreachable_limits(self.config, self.pool.descriptors):
+                log.warning("configuration warning", warning=warning)
         self._upstream_contexts = self._make_upstream_contexts()
         self._following = self._loop.create_task(self.tls_contexts.follow_files(), name="certificates")
         self._deadline_timer = PeriodicTimer(_CHECK_INTERVAL, self._check_deadlines)
@@ -212,6 +221,7 @@ class Gateway:
         self._local_names = self._names_in_use(config)
         restart = self.journal.use(journal)
         self._flush_journal()
+        self.pool.descriptors.use(config)
         self.stats.add_hosts(config.virtual_hosts)
         self.pool.use(self._find_virtual_host)
         self.pool.dialer.keep(virtual_host.upstream for virtual_host in config.resolved_virtual_hosts())

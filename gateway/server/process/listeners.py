@@ -81,6 +81,7 @@ class Listeners:
                     counts=self._counts,
                     lock_outs=self._context.limits.lock_outs,
                 )
+                one.share(self._context.pool.descriptors)
                 closing.callback(one.close)
                 try:
                     await one.bind()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import signal
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final, Protocol, TypeVar
 
 from gateway.config.model import GatewayConfig
 from gateway.errors import GatewayError
+from gateway.server.descriptors import raise_limit
 from gateway.server.log_limits import LogLimits
 from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.broker_greetings import BrokerGreetings
@@ -19,9 +19,6 @@ from gateway.server.process.memory_trim import keep_freed
 from gateway.server.process.reload import Reload, Reloadable
 from gateway.server.process.reloader import Configurable, Reloader
 from gateway.server.process.systemd_notify import SystemdNotifier
-
-# Each client takes a file descriptor. More than these are of no use to one process.
-_FILE_DESCRIPTORS: Final = 1 << 20
 
 # Seconds.
 _COLLECTION_INTERVAL: Final = 1.0
@@ -85,7 +82,7 @@ async def run(gateway: _Run, services: Sequence[Service[_Run]], file: str | None
     Raises:
         GatewayError: the gateway or a service cannot start.
     """
-    raise_file_descriptors()
+    raise_limit()
     keep_freed()
     loop = asyncio.get_running_loop()
     stopping, hanging_up = asyncio.Event(), asyncio.Event()
@@ -128,14 +125,6 @@ async def run(gateway: _Run, services: Sequence[Service[_Run]], file: str | None
         for service in services:
             await service.stop()
         notifier.close()
-
-
-def raise_file_descriptors() -> None:
-    """Use as many file descriptors as the system permits. The soft limit is often 1,024, for programs with select()."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _FILE_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _FILE_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def collect_garbage(clients: Collection[object]) -> PeriodicTimer:

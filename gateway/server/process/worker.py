@@ -13,12 +13,13 @@ import structlog
 
 from gateway.config.model import GatewayConfig
 from gateway.errors import ExitCode
+from gateway.server.descriptors import raise_limit
 from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.broker_greetings import BrokerGreetings
 from gateway.server.process.gateway import Gateway
 from gateway.server.process.logs import configure_logs
 from gateway.server.process.memory_trim import keep_freed
-from gateway.server.process.serving import collect_garbage, raise_file_descriptors
+from gateway.server.process.serving import collect_garbage
 from gateway.server.process.worker_channel import answer_calls, passed_descriptors
 from gateway.server.process.worker_sockets import Handed, InheritedSockets, descriptors_of, renumbered
 from gateway.server.shared_counts import SharedCounts
@@ -71,7 +72,7 @@ class Worker:
 
     async def run(self, channel: socket.socket) -> None:
         """Answer calls, and return when the gateway has stopped."""
-        raise_file_descriptors()
+        raise_limit()
         keep_freed()
         supervised = asyncio.create_task(answer_calls(channel, self._answer), name="calls of the supervisor")
         supervised.add_done_callback(lambda _: self._stopping.set())

@@ -26,7 +26,6 @@ upstream:
 defaults:
   lnks: dedicated
   prefetch: {default: 9, max: 5}
-  token_renewal: true
   destination_rules:
     - {action: alow, destination: /queue/*}
     - {action: deny, destination: /topic/*}
@@ -95,8 +94,6 @@ def test_all_mistakes_are_told_in_one_go(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        ("defaults: {token_renewal: true, links: dedcated}", "defaults.links"),
-        ("defaults: {token_renewal: true, lnks: dedicated}", "defaults.lnks"),
         (
             "defaults: {prefetch: {default: 9, max: 5x}}\nvirtual_hosts: {/: {prefetch: {max: 7}}}",
             "defaults.prefetch.max",

@@ -257,7 +257,7 @@ def test_messages_that_were_shed_are_not_delivered(journalled: Callable[[str], J
 
 def test_rejected_messages_are_counted(journalled: Callable[[str], JournalledSession]) -> None:
     at = journalled("session")
-    at.play.client("SEND", "destination:/queue/q", "receipt:r")
+    at.play.client("SEND", "destination:/topic/q", "receipt:r")
     at.play.prepare()
     at.play.confirm(1, accepted=False)
     at.end()

@@ -8,6 +8,7 @@ import pytest
 from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import ConfirmWindow, VirtualHost
 from gateway.errors import CloseReason
+from gateway.session import ops
 from gateway.session.connect import ClientFacts
 from gateway.session.context import Hold, State
 from gateway.session.observer import SessionObserver
@@ -216,10 +217,83 @@ def test_a_returned_message_that_the_observer_has_passed_over_is_not_told_of() -
     play = Playbook()
     play.session.set_client(ClientFacts(), lambda: cast(SessionObserver, observer))
     play.connect()
-    play.client("SEND", "destination:/queue/q", "mandatory:true", "receipt:r")
+    play.client("SEND", "destination:/amq/queue/q", "mandatory:true", "receipt:r")
     play.prepare()
     play.published()
     play.return_message("", "q", receipt="r")
     play.confirm(1)
     assert play.said()[0].startswith("ERROR for r Unroutable message")
     assert told == []
+
+
+def test_a_message_for_a_declared_queue_is_published_again_when_it_is_returned() -> None:
+    """The broker has no such queue any more. Nobody is told, and nothing has a receipt before the queue has it."""
+    play = Playbook()
+    play.connect()
+    play.client("SEND", "destination:/queue/q", "receipt:r1", body=b"one")
+    play.prepare()
+    play.client("SEND", "destination:/queue/q", "receipt:r2", body=b"two")
+    assert play.published() == ["- q one", "- q two"]
+    play.confirm(1)
+    assert play.said() == ["RECEIPT r1"]
+    play.return_message("", "q", size=3, receipt="r2")
+    play.confirm(2)
+    assert play.said() == []
+    recovery = play.asked()
+    assert isinstance(recovery, ops.Recover)
+    assert [queue.name for queue in recovery.queues] == ["q"]
+    play.recover(recovery)
+    assert play.published() == ["- q two"]
+    play.confirm(1)
+    assert play.said() == ["RECEIPT r2"]
+    assert not play.session.holds
+
+
+def test_of_messages_without_a_receipt_all_that_may_be_the_returned_one_are_published_again() -> None:
+    play = Playbook()
+    play.connect()
+    play.client("SEND", "destination:/queue/q", body=b"one")
+    play.prepare()
+    for body in (b"two", b"three", b"six"):
+        play.client("SEND", "destination:/queue/q", body=body)
+    play.published()
+    play.return_message("", "q", size=3)
+    play.confirm(4, multiple=True)
+    recovery = play.asked()
+    assert isinstance(recovery, ops.Recover)
+    play.recover(recovery)
+    assert play.published() == ["- q one", "- q two", "- q six"]
+
+
+def test_without_riding_through_a_message_for_a_deleted_queue_is_an_error_and_the_next_one_declares_the_queue(
+    mortal: Playbook,
+) -> None:
+    mortal.client("SEND", "destination:/queue/q", "receipt:r", body=b"one")
+    mortal.prepare()
+    mortal.published()
+    mortal.return_message("", "q", size=3, receipt="r")
+    mortal.confirm(1)
+    assert [line.splitlines()[0] for line in mortal.said()] == [refusal("/queue/q", "r").splitlines()[0]]
+    mortal.client("SEND", "destination:/queue/q", body=b"two")
+    operation = mortal.asked()
+    assert isinstance(operation, ops.PreparePublisher)
+    assert operation.queue is not None
+
+
+def test_a_rejected_message_is_an_error_only_if_its_queue_is_not_away() -> None:
+    for is_away, expected in ((False, "ERROR for r Message rejected"), (True, None)):
+        play = Playbook()
+        play.connect()
+        play.client("SEND", "destination:/queue/q", "receipt:r")
+        play.prepare()
+        play.published()
+        play.session.confirm(1, False, False)
+        assert play.said() == []
+        assert play.asked() == ops.FindQueues(("q",))
+        play.broker(ops.QueuesFound(is_away))
+        if expected is None:
+            assert play.said() == []
+            assert isinstance(play.asked(), ops.Recover)
+        else:
+            assert play.said()[0].startswith(expected)
+            assert not play.session.holds

@@ -288,6 +288,26 @@ def test_nack_ends_the_run_before_it() -> None:
     assert found.ledger.outstanding == 0
 
 
+@pytest.mark.parametrize(("mode", "rejected"), [(AckMode.CLIENT_INDIVIDUAL, [3]), (AckMode.CLIENT, [2, 3])])
+def test_what_is_to_count_is_rejected_one_by_one(mode: AckMode, rejected: list[int]) -> None:
+    found = subscription(mode, delivered=4)
+    found.ledger.acknowledge(1)
+    found.ledger.refuse(3, requeue=True, counts=True)
+    assert settled(found) == ["ack 1 multiple", *(f"reject {tag} requeue" for tag in rejected)]
+    found.ledger.refuse(4, requeue=False, counts=True)
+    multiple = " multiple" if mode is AckMode.CLIENT else ""
+    assert settled(found) == [f"nack 4{multiple}"]
+
+
+def test_so_many_messages_that_no_quorum_queue_delivers_them_together_do_not_all_count() -> None:
+    found = subscription(AckMode.CLIENT, delivered=10_002)
+    found.ledger.refuse(10_001, requeue=True, counts=True)
+    words = settled(found)
+    assert len(words) == 10_001
+    assert words[-2:] == ["reject 10000 requeue", "nack 10001 multiple requeue"]
+    assert found.ledger.outstanding == 1
+
+
 def test_nack_ahead_keeps_what_is_before_it() -> None:
     found = subscription(delivered=3)
     found.ledger.refuse(2, requeue=True)

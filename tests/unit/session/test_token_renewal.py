@@ -10,7 +10,7 @@ import pytest
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason
 from gateway.session import ops
-from gateway.session.connect import expiry_of
+from gateway.session.connect import expiry_of, grant_the_same
 from gateway.session.context import Hold, State
 from tests.support.playbook import Playbook, stomp
 
@@ -36,11 +36,13 @@ def expiring(at: float) -> str:
     return token({"exp": at, "sub": "app"})
 
 
-def begin(passcode: str = "", settings: VirtualHost = WITH_TOKENS) -> Playbook:
+def begin(
+    passcode: str = "", settings: VirtualHost = WITH_TOKENS, broker_version: tuple[int, ...] = (3, 10, 8)
+) -> Playbook:
     play = Playbook(settings)
     play.client("CONNECT", "accept-version:1.2", "login:app", f"passcode:{passcode or expiring(1000)}")
     assert isinstance(play.asked(), ops.Login)
-    play.broker(ops.LoggedIn())
+    play.broker(ops.LoggedIn(broker_version))
     assert play.said() == ["CONNECTED 1.2"]
     return play
 
@@ -88,6 +90,48 @@ def test_a_session_expires_with_its_token() -> None:
 )
 def test_without_a_token_or_where_none_can_be_renewed_nothing_expires(passcode: str, settings: VirtualHost) -> None:
     assert not begin(passcode, settings).session.token_expired(1e12)
+
+
+@pytest.mark.parametrize("version", [(3, 10, 8), (4, 0, 5), (4, 3, 6), (5,), ()])
+def test_unless_it_is_configured_tokens_expire_where_the_broker_ends_connections_with_them(
+    version: tuple[int, ...],
+) -> None:
+    play = begin(settings=VirtualHost(name="/"), broker_version=version)
+    ends = version >= (4, 3)
+    assert play.session.token_expired(1000) is ends
+    play.client("TOKEN", f"token:{expiring(2000)}", "receipt:t")
+    assert (play.asked() is not None) is ends
+
+
+@pytest.mark.parametrize("version", [(3, 10, 8), (4, 3, 6)])
+def test_where_it_is_switched_off_nothing_expires_and_there_is_no_token_frame(version: tuple[int, ...]) -> None:
+    play = begin(settings=VirtualHost(name="/", token_renewal=False), broker_version=version)
+    assert not play.session.token_expired(1e12)
+    play.client("TOKEN", "token:abc", "receipt:t")
+    assert play.said() == ['ERROR for t Bad command: Could not interpret command "TOKEN"']
+
+
+@pytest.mark.parametrize(
+    ("another", "is_same"),
+    [
+        ({"sub": "app", "scope": ["a"], "exp": 2, "jti": "2", "iat": 1, "sid": "s"}, True),
+        ({"sub": "app", "scope": ["a"]}, True),
+        ({"sub": "app", "scope": ["a", "b"], "exp": 1}, False),
+        ({"sub": "other", "scope": ["a"], "exp": 1}, False),
+        ({"sub": "app", "scope": ["a"], "exp": 1, "aud": "x"}, False),
+        ({"sub": "app", "exp": 1}, False),
+        (["sub"], False),
+    ],
+)
+def test_tokens_grant_the_same_if_only_times_and_identifiers_differ(another: object, is_same: bool) -> None:
+    one = token({"sub": "app", "scope": ["a"], "exp": 1, "jti": "1"}).encode()
+    assert grant_the_same(one, token(another).encode()) is is_same
+    assert grant_the_same(token(another).encode(), one) is is_same
+
+
+def test_a_passcode_that_is_no_token_grants_what_no_token_does() -> None:
+    assert not grant_the_same(b"guest", b"guest")
+    assert not grant_the_same(b"guest", token({"sub": "guest"}).encode())
 
 
 # TOKEN.

@@ -50,3 +50,16 @@ def test_a_link_that_nobody_waits_for_goes_to_the_first_broker_however_slow(
 
     monkeypatch.setattr("gateway.server.broker.dialer.connect_link", connect)
     assert run_in_virtual_time(scene()) == answers
+
+
+def test_a_broker_that_has_not_answered_the_first_question_may_have_gone() -> None:
+    """A gateway that starts while a node stands still does not know yet what that makes the others refuse."""
+    dialer = Dialer(lambda: 7.0, TlsContexts(), LogLimits(Logging(), lambda: 0.0), PacedWork())
+    known, silent = dialer.circuits(upstream("a", "b"))
+    assert dialer.changed_at(upstream("a", "b")) < 0
+    for circuit in (known, silent):
+        assert not circuit.begin(6.0)
+    known.answered(6.0)
+    assert dialer.changed_at(upstream("a", "b")) == 7.0
+    silent.answered(6.5)
+    assert dialer.changed_at(upstream("a", "b")) < 0

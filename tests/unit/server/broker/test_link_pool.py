@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -18,7 +20,8 @@ from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import Link
-from gateway.server.broker.link_pool import LinkPool
+from gateway.server.broker.link_pool import LinkPool, SharedLinksError
+from gateway.server.broker.login_links import LoginLinks
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
 from gateway.server.stats import GatewayStats
@@ -35,10 +38,11 @@ class Setup:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.broker = ScriptedBroker()
         self.dials = 0
+        self.asked_about: list[str] = []
         self.answering = asyncio.Event()
         self.answering.set()
-        # The answers to the next dials; then each succeeds.
-        self.answers: list[UpstreamError] = []
+        # The answers to the next dials, None for one that succeeds; then each succeeds.
+        self.answers: list[UpstreamError | None] = []
         self.on_dial: Callable[[], object] = lambda: None
         setup = self
 
@@ -52,10 +56,12 @@ class Setup:
             patiently: bool,
         ) -> Link:
             setup.dials += 1
+            setup.asked_about.append(whose.passcode)
             await asyncio.sleep(0)
             await setup.answering.wait()
-            if setup.answers:
-                raise setup.answers.pop(0)
+            answer = setup.answers.pop(0) if setup.answers else None
+            if answer is not None:
+                raise answer
             setup.on_dial()
             return await setup.broker.open_link(virtual_host, whose, properties.purpose)
 
@@ -201,3 +207,117 @@ async def test_logins_that_are_refused_leave_nothing_behind(setup: Setup) -> Non
     await asyncio.sleep(0)  # the loop holds the future that woke this task, and its exception, until the next turn
     gc.collect()
     assert [each for each in gc.get_objects() if isinstance(each, Credentials) and "guess" in each.passcode] == []
+
+
+# Tokens.
+
+
+def token(expires: float, **claims: object) -> Credentials:
+    """An unsigned token of a user, as passcode."""
+    said = urlsafe_b64encode(json.dumps({"sub": "app", "exp": expires, **claims}).encode()).rstrip(b"=").decode()
+    return Credentials("app", f"e30.{said}.")
+
+
+async def renewed(setup: Setup, links: LoginLinks, another: Credentials) -> int:
+    """How many open links must have another token, which the broker accepts."""
+    return len(await setup.pool.renew(links, another.passcode))
+
+
+async def test_sessions_that_share_links_share_the_token_that_expires_last(setup: Setup) -> None:
+    host = virtual_host(token_renewal=True)
+    one, two = [await setup.pool.log_in(host, token(1000), "", "") for _ in range(2)]
+    assert one is two
+    assert [await renewed(setup, one, token(expiry)) for expiry in (900, 1000, 2000, 1500)] == [0, 0, 1, 0]
+    assert one.passcode == token(2000).passcode
+    # The latest is known now, and the first is that of somebody else.
+    assert await setup.pool.log_in(host, token(2000), "", "") is one
+    assert await setup.pool.log_in(host, token(1000), "", "") is not one
+
+
+async def test_a_token_that_the_links_have_is_asked_about_as_seldom_as_a_login(setup: Setup) -> None:
+    host = virtual_host(token_renewal=True, login_cache=60)
+    links = await setup.pool.log_in(host, token(1000), "", "")
+    before = setup.dials
+    assert await renewed(setup, links, token(1000)) == 0
+    assert setup.dials == before
+    setup.pool._shared["/", "app"][0].accepted_at -= 61
+    await renewed(setup, links, token(1000))
+    assert setup.dials == before + 1
+
+
+@pytest.mark.parametrize(
+    ("token_renewal", "another"),
+    [
+        (True, token(2000, scope="more")),
+        (True, Credentials("app", "plain")),
+        # Then sessions do not end with their own tokens. The broker's release is unknown.
+        (None, token(2000)),
+    ],
+)
+async def test_what_would_be_felt_by_others_is_refused_unless_there_are_none(
+    setup: Setup, token_renewal: bool | None, another: Credentials
+) -> None:
+    host = virtual_host(token_renewal=token_renewal)
+    links, other = [await setup.pool.log_in(host, token(1000), "", "") for _ in range(2)]
+    with pytest.raises(SharedLinksError):
+        await setup.pool.renew(links, another.passcode)
+    assert links.passcode == token(1000).passcode
+    setup.pool.release(other)
+    assert await renewed(setup, links, another) == 1
+    assert links.passcode == another.passcode
+
+
+async def test_a_session_that_is_about_to_share_the_links_counts(setup: Setup) -> None:
+    host = virtual_host(token_renewal=True, login_cache=0)
+    links = await setup.pool.log_in(host, token(1000), "", "")
+    setup.answering.clear()
+    coming = asyncio.ensure_future(setup.pool.log_in(host, token(1000), "", ""))
+    renewing = asyncio.ensure_future(setup.pool.renew(links, token(2000, scope="more").passcode))
+    while setup.dials < 3:  # noqa: ASYNC110 - there is no event to wait for
+        await asyncio.sleep(0)
+    setup.answering.set()
+    with pytest.raises(SharedLinksError):
+        await renewing
+    assert await coming is links
+
+
+async def test_a_login_that_is_under_way_is_asked_about_with_its_own_token(setup: Setup) -> None:
+    host = virtual_host(token_renewal=True, login_cache=0)
+    links = await setup.pool.log_in(host, token(1000), "", "")
+    setup.answering.clear()
+    coming = asyncio.ensure_future(setup.pool.log_in(host, token(1000), "", ""))
+    while setup.dials < 2:  # noqa: ASYNC110 - there is no event to wait for
+        await asyncio.sleep(0)
+    renewing = asyncio.ensure_future(setup.pool.renew(links, token(2000).passcode))
+    while setup.dials < 3:  # noqa: ASYNC110 - as above
+        await asyncio.sleep(0)
+    # Both wait now, in this order.
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    # The broker goes for a moment, and the login is asked about again.
+    down = LinkDownError(320, "no broker answers")
+    setup.answers = [down, None, down]
+    setup.answering.set()
+    assert await coming is links
+    assert len(await renewing) == 1
+    assert setup.asked_about == [token(expiry).passcode for expiry in (1000, 1000, 2000, 1000, 1000)]
+
+
+async def test_a_link_that_opens_meanwhile_gets_the_new_token(setup: Setup) -> None:
+    links = await setup.pool.log_in(virtual_host(token_renewal=True), token(1000), "", "")
+    await links.consuming_link()
+    setup.answering.clear()
+    opening = asyncio.ensure_future(links.publishing_channel())
+    while setup.dials < 2:  # noqa: ASYNC110 - as above
+        await asyncio.sleep(0)
+    links.use_passcode("another")
+    setup.answering.set()
+    updated: list[str] = []
+
+    async def update_secret(_: Link, passcode: str) -> None:
+        updated.append(passcode)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Link, "update_secret", update_secret)
+        await opening
+    assert updated == ["another"]

@@ -17,7 +17,7 @@ from gateway.server.broker.link import Link
 from gateway.session import ops
 from gateway.session.context import State
 from gateway.session.queues import QueueSpec
-from tests.support.scripted_broker import BridgedClient, ScriptedBroker, play, usual_answer
+from tests.support.scripted_broker import BridgedClient, ScriptedBroker, answer_without_queue, play, usual_answer
 
 SEND_EXCLUSIVE = "SEND\ndestination:/queue/x\nexclusive:true\nreceipt:1\n\nhi"
 EXCLUSIVE = "destination:/queue/x\nexclusive:true\nauto-delete:true"
@@ -330,11 +330,12 @@ def test_only_so_many_sessions_leave_at_a_time_and_the_others_wait_for_their_tur
 
 def test_a_session_that_ends_while_it_leaves_gives_its_turn_back() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
-        await client.say("SUBSCRIBE\nid:1\ndestination:/queue/q\n\n")
-        [link] = [link for link in broker.links if link.purpose == "consume"]
+        await client.say("SEND\ndestination:/topic/t\n\nhi")
+        client.session.confirm(1, False, True)
+        [link] = [link for link in broker.links if link.purpose == "publish"]
         link.drain()
         # The session's channel is closed, and never comes back.
-        broker.script = lambda link, method: None if method.name == "Basic.Consume" else usual_answer(method)
+        broker.script = lambda link, method: None if method.name == "Confirm.Select" else usual_answer(method)
         leaving = asyncio.ensure_future(client.bridge.leave(link))
         await asyncio.sleep(10)
         assert (leaving.done(), client.session.is_recovering) == (False, True)
@@ -371,7 +372,7 @@ def test_a_cancelled_consumer_is_asked_about_without_consuming() -> None:
             if isinstance(method, commands.Basic.Consume):
                 asked.append(method)
                 return commands.Channel.Close(406, "PRECONDITION_FAILED - invalid arg 'x-priority'", 60, 20)
-            return usual_answer(method)
+            return answer_without_queue(method)
 
         broker.script = script
         cancel = pamqp.frame.marshal(commands.Basic.Cancel("s1", nowait=True), 1)
@@ -394,7 +395,7 @@ def test_a_consumer_whose_queue_is_deleted_is_cancelled_also_if_another_link_is_
 
         def script(link: Link, method: Frame) -> Frame | None:
             # The broker takes its time to say whether it lets anybody consume.
-            return None if isinstance(method, commands.Basic.Consume) else usual_answer(method)
+            return None if isinstance(method, commands.Basic.Consume) else answer_without_queue(method)
 
         broker.script = script
         consuming.splitter.receive(pamqp.frame.marshal(commands.Basic.Cancel("s1", nowait=True), 1))

@@ -12,7 +12,7 @@ from pamqp.base import Frame
 
 from gateway.server.broker.link import Link
 from gateway.session.context import Hold
-from tests.support.scripted_broker import BridgedClient, ScriptedBroker, play, usual_answer
+from tests.support.scripted_broker import BridgedClient, ScriptedBroker, answer_without_queue, play, usual_answer
 
 SUBSCRIBE = "SUBSCRIBE\nid:1\ndestination:/queue/x\n\n"
 
@@ -170,6 +170,7 @@ def test_a_broker_without_a_queue_any_more_cancels_the_consumer_and_the_channel_
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         await client.say(SUBSCRIBE)
         link = next(link for link in broker.links if link.purpose == "consume")
+        broker.script = lambda link, method: answer_without_queue(method)
         broker.tell(link, pamqp.frame.marshal(commands.Basic.Cancel("s1"), 1))
         await asyncio.sleep(1)
         assert b"ERROR" in client.output

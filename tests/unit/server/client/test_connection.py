@@ -28,6 +28,7 @@ from gateway.server.client.client_log import ClientLog
 from gateway.server.client.connection import ClientConnection, ServerContext
 from gateway.server.client.heartbeat_timer import HeartbeatTimer
 from gateway.server.client.output import ClientOutput
+from gateway.server.client.rechecks import Rechecks
 from gateway.server.client.session_limits import RateLimiter, SessionLimits
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.log_limits import LogLimits, LogRateLimiter
@@ -103,10 +104,11 @@ class Connections:
         self.log_limiter = LogRateLimiter(self.clock)
         log_limits = self.log_limits = LogLimits(self.logging, self.clock)
         stats, journal = GatewayStats(("/",)), Journal(GatewayConfig())
+        pool = LinkPool(self.clock, self._spawn, journal, stats, "node", TlsContexts(), log_limits, self.paced)
         self._context = ServerContext(
             product=b"gateway",
             find_virtual_host=lambda _: self.virtual_host,
-            pool=LinkPool(self.clock, self._spawn, journal, stats, "node", TlsContexts(), log_limits, self.paced),
+            pool=pool,
             clock=self.clock,
             spawn=self._spawn,
             journal=journal,
@@ -114,6 +116,7 @@ class Connections:
             limits=SessionLimits(self.clock),
             log_limits=log_limits,
             paced=self.paced,
+            rechecks=Rechecks(pool, self._spawn, self.paced, stats),
             turns=self.turns,
         )
 
@@ -459,7 +462,9 @@ def test_a_client_that_resets_at_once_is_dropped_without_a_line() -> None:
     uvloop = pytest.importorskip("uvloop")
     with structlog.testing.capture_logs() as lines, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_reset_at_once())
-    assert [line["event"] for line in lines] == ["listening", "error sent", "session ended", "draining", "stopped"]
+    assert [line["event"] for line in lines] == [
+        "listening", "file descriptors", "error sent", "session ended", "draining", "stopped",
+    ]  # fmt: skip
 
 
 async def _reset_at_once() -> None:

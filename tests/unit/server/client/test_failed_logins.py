@@ -326,11 +326,11 @@ async def test_tokens_that_the_broker_is_not_asked_about_lead_to_a_lock_out() ->
     clock = asyncio.get_running_loop().time
     limits = SessionLimits(clock, FailedLoginLimits(delay=0, per_login=1, lock_out_after=3))
     handler = login_handler(limits)
-    handler._links = Mock(LoginLinks, login="a", virtual_host=HEALTHY, check_passcode=check)
+    handler._links = Mock(LoginLinks, login="a", virtual_host=HEALTHY, check_passcode=check, is_dedicated=True)
     for outcome in (UpstreamError, TooManyFailedLoginsError, TooManyFailedLoginsError):
         assert not limits.lock_outs.is_locked_out(HERE)
         with pytest.raises(outcome):
-            await handler.check_token("wrong")
+            await handler.renew("wrong")
     assert limits.lock_outs.is_locked_out(HERE)
 
 

@@ -27,11 +27,12 @@ def test_a_full_queue_costs_its_senders_a_new_channel_now_and_then_and_not_for_e
             rejects(client)
             await client.say(SEND_RECEIPT, seconds=0.1)
         assert broker.methods.count("Basic.Publish") == 20
-        assert broker.methods.count("Channel.Open") == 1
+        # Another channel asks whether the queue is away.
+        assert broker.methods.count("Confirm.Select") == 1
         await asyncio.sleep(5)
         rejects(client)
         await client.say(SEND_RECEIPT)
-        assert broker.methods.count("Channel.Open") == 2
+        assert broker.methods.count("Confirm.Select") == 2
         assert client.output.count(b"Message rejected") == 21
 
     play(scene)
@@ -47,7 +48,7 @@ def test_a_full_queue_and_a_slow_one_do_not_make_each_message_wait() -> None:
             assert broker.methods.count("Basic.Publish") == published
             rejects(client)
             await client.say(SEND_RECEIPT, seconds=0.1)
-        assert "Channel.Open" not in broker.methods
+        assert "Confirm.Select" not in broker.methods
 
     play(scene)
 

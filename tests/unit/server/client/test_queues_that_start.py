@@ -1,4 +1,4 @@
-"""A queue that is not found after a change of the brokers: its node may be away or still start."""
+"""A queue that is not found: it does not exist, or its node is away or still starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pamqp.base import Frame
 
 from gateway.server.broker.link import Link
 from gateway.session.context import State
-from tests.support.scripted_broker import BridgedClient, ScriptedBroker, play, usual_answer
+from tests.support.scripted_broker import BridgedClient, ScriptedBroker, answer_without_queue, play, usual_answer
 
 AWAY = "NOT_FOUND - home node 'a@b' of durable queue 'x' in vhost '/' is down or inaccessible"
 DECLARES = "SUBSCRIBE\nid:1\ndestination:/queue/x\nreceipt:1\n\n"
@@ -71,28 +71,38 @@ def test_what_was_sent_before_is_published_again_when_the_channel_goes_with_the_
     play(scene)
 
 
-@pytest.mark.parametrize("frame", [DECLARES, CONSUMES, SENDS])
-def test_without_a_change_of_the_brokers_it_is_an_error_at_once(frame: str) -> None:
+def test_a_queue_that_does_not_exist_is_an_error_at_once_also_after_a_change_of_the_brokers() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
-        refuse(broker)
-        await client.say(frame)
-        assert b"home node" in client.output
+        client.is_unsettled = True
+
+        def script(link: Link, method: Frame) -> Frame | None:
+            if isinstance(method, commands.Basic.Consume):
+                return commands.Channel.Close(404, "NOT_FOUND - no queue 'x' in vhost '/'", 60, 20)
+            return answer_without_queue(method)
+
+        broker.script = script
+        await client.say(CONSUMES)
+        assert b"no queue" in client.output
         assert client.session.state is State.CLOSED
 
     play(scene)
 
 
-def test_some_time_after_the_change_only_a_declaration_waits() -> None:
+@pytest.mark.parametrize(("ago", "waits"), [(5.0, True), (20.0, False)])
+def test_an_exchange_that_is_not_found_is_waited_for_shortly_after_a_change_of_the_brokers(
+    ago: float, waits: bool
+) -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
-        client.is_unsettled, client.changed_ago = True, 20.0
-        refuse(broker)
-        await client.say(DECLARES)
-        assert b"ERROR" not in client.output
-        other = BridgedClient(broker, client.session.settings, client)
-        other.is_unsettled, other.changed_ago = True, 20.0
-        await other.connect()
-        await other.say(CONSUMES)
-        assert b"home node" in other.output
+        client.is_unsettled, client.changed_ago = True, ago
+
+        def script(link: Link, method: Frame) -> Frame | None:
+            if isinstance(method, commands.Queue.Bind):
+                return commands.Channel.Close(404, "NOT_FOUND - no exchange 'e' in vhost '/'", 50, 20)
+            return usual_answer(method)
+
+        broker.script = script
+        await client.say("SUBSCRIBE\nid:1\ndestination:/exchange/e/k\n\n", seconds=3)
+        assert (b"no exchange" in client.output) is not waits
 
     play(scene)
 

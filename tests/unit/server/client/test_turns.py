@@ -172,13 +172,14 @@ def test_a_session_whose_queue_does_not_answer_keeps_no_other_one_away() -> None
         choosy = broker.script
 
         def script(link: Link, method: Frame) -> Frame | None:
-            is_stuck = isinstance(method, commands.Basic.Consume) and method.queue == "stuck"
+            is_stuck = isinstance(method, commands.Basic.Consume | commands.Queue.Declare) and method.queue == "stuck"
             return None if is_stuck else choosy(link, method)
 
         broker.script = script
         broker.close(next(link for link in broker.links if link.purpose == "consume"), 501)
         await asyncio.sleep(20)
-        assert stuck.session.holds
+        assert stuck.session.awaited_queues == ["stuck"]
+        assert not other.session.awaited_queues
         assert not other.session.holds
 
     play(scene)

@@ -1,4 +1,4 @@
-"""The folder with the newest RabbitMQ: it is made once, and what is missing is told in a sentence."""
+"""The folder with a release of RabbitMQ: it is made once, and what is missing is told in a sentence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import debian, newest
+from deploy.local import debian, releases
 from deploy.local.broker import FOR_TESTS, running
 from deploy.local.errors import LocalError
 from deploy.local.installation import Installation
@@ -45,8 +45,8 @@ class _Machine:
         program.write_text(f"#!/bin/sh\n{noted if name == 'debootstrap' else ''}\n{script}\n")
         program.chmod(0o755)
 
-    def provide(self) -> Installation:
-        return newest.provide(self.lines.append, self.directory)
+    def provide(self, name: str = "newest") -> Installation:
+        return releases.provide(name, self.lines.append, self.directory)
 
     @property
     def calls(self) -> list[str]:
@@ -71,6 +71,22 @@ def test_the_folder_is_made_once_from_apts_own_mirror(machine: _Machine) -> None
     assert machine.provide() == first
     assert len(machine.calls) == 1
     assert len(machine.lines) == 1
+
+
+def test_each_release_is_of_a_debian_of_its_own(machine: _Machine) -> None:
+    machine.provide("4.0")
+
+    assert " --include=rabbitmq-server trixie " in machine.calls[0]
+
+
+def test_an_installed_rabbitmq_of_that_release_needs_no_folder(
+    machine: _Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = Installation(Path("/usr/lib/rabbitmq/lib/rabbitmq_server-4.0.5/sbin"), Path("/usr/bin/epmd"))
+    monkeypatch.setattr(Installation, "find", lambda *_where, **_how: installed)
+
+    assert machine.provide("4.0") == installed
+    assert not machine.directory.exists()
 
 
 def test_a_failure_is_told_in_debootstraps_words_and_the_next_run_begins_anew(machine: _Machine) -> None:
@@ -104,24 +120,21 @@ def test_without_root_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch, mach
         machine.provide()
 
 
-@pytest.fixture
-def no_newest(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_say: object) -> None:
-        raise LocalError("no newest here")
+@pytest.mark.parametrize("name", ["4.0", "newest"])
+def test_a_release_that_broker_names_is_never_replaced_by_another_broker(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str, _say: object) -> None:
+        raise LocalError(f"no {name} here")
 
-    monkeypatch.setattr(newest, "provide", refuse)
-
-
-@pytest.mark.usefixtures("no_newest")
-def test_broker_newest_is_never_replaced_by_another_broker() -> None:
-    with pytest.raises(LocalError, match=r"^no newest here$"), running(order=FOR_TESTS, environ={"BROKER": "newest"}):
+    monkeypatch.setattr(releases, "provide", refuse)
+    with pytest.raises(LocalError, match=rf"^no {name} here$"), running(order=FOR_TESTS, environ={"BROKER": name}):
         pass
 
 
-@pytest.mark.usefixtures("no_newest")
-def test_another_broker_than_newest_is_a_mistake() -> None:
+def test_a_release_that_is_not_known_is_a_mistake() -> None:
     with (
-        pytest.raises(LocalError, match="BROKER is 'latest', and may only be `newest`"),
+        pytest.raises(LocalError, match=r"BROKER is 'latest', and may only be one of `3.10`, `4.0`, `newest`"),
         running(order=["given"], environ={"BROKER": "latest"}),
     ):
         pass

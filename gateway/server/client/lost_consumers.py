@@ -1,0 +1,216 @@
+"""Consumers that the broker has cancelled, or that do not come back with their link: their queue is deleted or away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from gateway.server.broker.broker_errors import ACCESS_REFUSED, NOT_FOUND, LinkDownError, UpstreamError, passes
+from gateway.server.broker.channel import LinkChannel
+from gateway.server.broker.link import Link
+from gateway.server.broker.queue_watch import PROMPT, QueueState
+from gateway.server.broker.redial import Backoff
+from gateway.server.client.consuming_channels import ChannelsOwner, ConsumingChannels
+from gateway.server.client.login_handler import LoginHandler
+from gateway.server.client.recovery_log import RecoveryLog
+from gateway.server.client.session_queues import SessionQueues
+from gateway.session import ops
+from gateway.session.session import Session
+from gateway.session.subscription import Subscription
+
+# How long RabbitMQ may take from deleting a virtual host's first queue to closing its connections, in seconds.
+_VHOST_DELETION: Final = 30.0
+
+
+class LostConsumers:
+    """Finds out why a consumer is lost, and brings it back alone if its queue is away, while its session goes on.
+
+    Where a queue is deleted the session is told, once it is known that its link is not lost with it: a session rides
+    through the loss of its link, and so through the deletion of a virtual host that is made again.
+
+    ``spawn`` starts background work of the session. ``note_away`` is told that a node of the broker is away.
+    """
+
+    __slots__ = (
+        "_channels", "_log", "_login", "_note_away", "_owner", "_queues", "_session", "_spawn", "_undecided",
+        "_waiting", "restore",
+    )  # fmt: skip
+
+    # Set once the consumers are made.
+    restore: Callable[[ops.Subscribe], Coroutine[Any, Any, ops.Subscribed]]
+
+    def __init__(
+        self,
+        session: Session,
+        owner: ChannelsOwner,
+        login: LoginHandler,
+        channels: ConsumingChannels,
+        queues: SessionQueues,
+        log: RecoveryLog,
+        note_away: Callable[[], None],
+        spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
+    ) -> None:
+        self._session = session
+        self._owner = owner
+        self._login = login
+        self._channels = channels
+        self._queues = queues
+        self._log = log
+        self._note_away = note_away
+        self._spawn = spawn
+        # Each with what is set when its link is lost, or when nobody needs to know any more.
+        self._undecided: dict[Subscription, asyncio.Event] = {}
+        # Those that wait for their queue.
+        self._waiting: dict[Subscription, asyncio.Task[None]] = {}
+
+    @property
+    def _ride_through(self) -> float:
+        return self._session.settings.upstream.ride_through
+
+    def cancelled(self, subscription: Subscription) -> None:
+        """The broker has cancelled the consumer of a subscription."""
+        channel = self._channels.remove(subscription)
+        self._queues.exclusive.consumer_cancelled(subscription)
+        if channel is None:
+            self._owner.handle(ops.ConsumerCancelled(subscription))
+            return
+        channel.discard(self._owner)
+        if self._ride_through:
+            self._undecided[subscription] = asyncio.Event()
+        else:
+            self._owner.handle(ops.ConsumerCancelled(subscription))
+        _ = self._spawn(self._decide(subscription, channel), "cancelled")
+
+    async def _decide(self, subscription: Subscription, channel: LinkChannel) -> None:
+        """The queue is gone, or its node. If its virtual host goes with it, the link does, too."""
+        link_is_lost = self._undecided.get(subscription)
+        is_away = False
+        try:
+            if link_is_lost is not None:
+                with contextlib.suppress(UpstreamError):
+                    is_away = await self._login.links.queue_watch.state(subscription.queue) is not QueueState.DELETED
+                if not is_away:
+                    await self._until_lost(channel.link, subscription, link_is_lost)
+                if self._undecided.pop(subscription, None) is None:
+                    is_away = False
+                elif is_away:
+                    self.wait_for(subscription)
+                else:
+                    self._owner.handle(ops.ConsumerCancelled(subscription))
+        finally:
+            await self._channels.close(channel)
+
+    @staticmethod
+    async def _until_lost(link: Link, subscription: Subscription, link_is_lost: asyncio.Event) -> None:
+        """Wait for the loss of the link if the virtual host goes: permissions go first, connections last."""
+        try:
+            async with LinkChannel.opened(link) as channel:
+                await channel.may_consume(subscription.queue)
+        except UpstreamError as refusal:
+            if refusal.code == ACCESS_REFUSED or isinstance(refusal, LinkDownError):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(link_is_lost.wait(), _VHOST_DELETION)
+
+    # A queue that is away.
+
+    def wait_for(self, subscription: Subscription, *, may_be_made: bool = False) -> None:
+        """Bring a subscription back when its queue is there again, or tell the session that it does not come back.
+
+        ``may_be_made``: if the queue is deleted, somebody may make it again, as after the loss of a link.
+        """
+        if subscription not in self._waiting:
+            self._waiting[subscription] = self._spawn(self._bring_back(subscription, may_be_made), "queue")
+        self._owner.handle(ops.QueueAway(subscription))
+
+    async def _bring_back(self, subscription: Subscription, may_be_made: bool) -> None:
+        event: ops.Event = ops.ConsumerCancelled(subscription)
+        try:
+            async with asyncio.timeout(self._ride_through):
+                if (subscribed := await self._until_back(subscription, may_be_made)) is not None:
+                    event = ops.QueueBack(subscribed)
+        except (TimeoutError, UpstreamError):
+            pass
+        finally:
+            self._waiting.pop(subscription, None)
+        self._owner.handle(event)
+
+    async def _until_back(self, subscription: Subscription, may_be_made: bool) -> ops.Subscribed | None:
+        """Try until the consumer runs; None if the broker has deleted the queue.
+
+        Raises:
+            UpstreamError: the broker refuses, and will not change its mind.
+        """
+        backoff = Backoff()
+        while (request := self._session.request_of(subscription)) is not None:
+            try:
+                links = self._login.links
+                state = await links.queue_watch.state(subscription.queue)
+                if state is QueueState.AWAY:
+                    self._note_away()
+                    if self._session.rename_queue(subscription):
+                        continue
+                    self._log.waits_for(subscription.queue)
+                    state = await links.queue_watch.settled(subscription.queue)
+                if state is QueueState.DELETED:
+                    # Of a stream that is made again the client has read nothing.
+                    subscription.queue_gone()
+                    if request.queue is None and not may_be_made:
+                        return None
+                async with links.restoring:
+                    if (subscribed := await self.try_once(request)) is not None:
+                        return subscribed
+            except LinkDownError as down:
+                down.__traceback__ = None
+                await self._login.links.come_back()
+            except UpstreamError as refusal:
+                if not passes(refusal):
+                    raise
+            await asyncio.sleep(backoff.next())
+        return None
+
+    async def try_once(self, request: ops.Subscribe) -> ops.Subscribed | None:
+        """Start a consumer again; None if its queue is away. The others of the login do not wait for that.
+
+        Raises:
+            UpstreamError: see `Consumers.restore`.
+        """
+        subscription = request.subscription
+        if self._login.links.queue_watch.is_away(subscription.queue):
+            return None
+        try:
+            async with asyncio.timeout(PROMPT):
+                return await self.restore(request)
+        except TimeoutError:
+            channel = self._channels.remove(subscription)
+            if channel is not None:
+                _ = self._spawn(self._channels.close(channel), "queue")
+        except UpstreamError as refusal:
+            if refusal.code != NOT_FOUND:
+                raise
+        return None
+
+    # The end.
+
+    async def forget(self, subscription: Subscription) -> None:
+        """A subscription ends: bring it back no more."""
+        task = self._waiting.pop(subscription, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))
+
+    def lose(self) -> tuple[Subscription, ...]:
+        """A link is lost: their own, or another one of the same virtual host. They are lost with it."""
+        lost = tuple(self._undecided)
+        for link_is_lost in self._undecided.values():
+            link_is_lost.set()
+        self._undecided.clear()
+        return lost
+
+    def give_up(self) -> None:
+        """The session is over: wait for nothing any more."""
+        for link_is_lost in self._undecided.values():
+            link_is_lost.set()
+        for task in self._waiting.values():
+            task.cancel()

@@ -1,0 +1,241 @@
+"""Asks brokers again what users may do, for virtual hosts with ``recheck``.
+
+RabbitMQ looks at permissions when a link is opened and when a consumer begins. A user who loses one goes on getting
+messages. So each login is asked about again from time to time: once for all sessions that share its links, over a
+connection of its own, where the broker remembers no earlier answer and nobody else can be disturbed.
+
+The answer may be wrong for a moment, for example while the broker cannot reach its directory of users, or deletes a
+virtual host. So a refusal counts if the next check, a few seconds later, is refused as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+
+from gateway.server.broker.broker_errors import ACCESS_REFUSED, NOT_ALLOWED, LinkDownError, UpstreamError
+from gateway.server.broker.channel import LinkChannel
+from gateway.server.broker.link import Link
+from gateway.server.broker.link_pool import LinkPool
+from gateway.server.broker.login_links import LoginLinks
+from gateway.server.fault_boundary import FaultOwner
+from gateway.server.paced_work import PacedWork
+from gateway.server.stats import GatewayStats
+from gateway.session import ops
+from gateway.session.subscription import Subscription
+
+log = structlog.get_logger("gateway.broker")
+
+# How many logins are asked about at the same time.
+_AT_ONCE: Final = 4
+
+# Seconds from a refusal to the check that has to confirm it, and between two questions about one login.
+_CONFIRMED_AFTER: Final = 5.0
+_BETWEEN_QUESTIONS: Final = 0.005
+
+# So many sessions are looked at before others have their turn.
+_SESSIONS_PER_ROUND: Final = 200
+
+# RabbitMQ refuses one connection too many with the code of a virtual host that the user may not use.
+_IS_LIMIT: Final = "limit ("
+
+# How the names of queues begin that a session gets for itself. Permissions are for all of them alike.
+_GENERATED: Final = ("stomp-subscription-", "amq.gen-")
+
+# Characters of the broker's text in the log.
+_LONGEST_REASON: Final = 300
+
+
+class Rechecked(FaultOwner, Protocol):
+    """The bridge of a session."""
+
+    @property
+    def subscriptions(self) -> Collection[Subscription]:
+        """What it consumes."""
+
+    def revoke(self, text: str, subscription: Subscription | None = None) -> None:
+        """The broker refuses the login, or a subscription; its text says how."""
+
+
+class _Consumed(NamedTuple):
+    """What is asked about once, however many subscriptions consume it: a queue, and what it is bound to."""
+
+    queue: str
+    binding: tuple[str, str] | None
+
+
+_Consumers = list[tuple[Rechecked, Subscription]]
+
+
+class _Login:
+    """The sessions that share the links of a login."""
+
+    __slots__ = ("interval", "is_doubted", "links", "sessions", "timer")
+
+    def __init__(self, links: LoginLinks, interval: float) -> None:
+        self.links = links
+        self.interval = interval
+        # A dictionary keeps their order.
+        self.sessions: dict[Rechecked, None] = {}
+        self.timer: asyncio.TimerHandle | None = None
+        # Whether the last check was refused something.
+        self.is_doubted = False
+
+
+class Rechecks:
+    """The logins to ask about. ``spawn`` starts a background task and keeps a reference to it."""
+
+    def __init__(self, pool: LinkPool, spawn: Callable[..., object], paced: PacedWork, stats: GatewayStats) -> None:
+        self._pool = pool
+        self._spawn = spawn
+        self._paced = paced
+        self._stats = stats
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._logins: dict[tuple[LoginLinks, float], _Login] = {}
+        self._by_session: dict[Rechecked, _Login] = {}
+
+    def enter(self, session: Rechecked, links: LoginLinks, interval: float) -> None:
+        """A session has logged in; its login is to be asked about every ``interval`` seconds, never if that is 0."""
+        if not interval:
+            return
+        login = self._logins.get((links, interval))
+        if login is None:
+            login = self._logins[links, interval] = _Login(links, interval)
+            # Thousands may have come at the same moment: the checks spread over the interval, and stay so.
+            self._schedule(login, interval * random.random())  # noqa: S311 - no secret
+        login.sessions[session] = None
+        self._by_session[session] = login
+
+    def leave(self, session: Rechecked) -> None:
+        """The session is over, if it ever began."""
+        login = self._by_session.pop(session, None)
+        if login is None:
+            return
+        del login.sessions[session]
+        if not login.sessions:
+            del self._logins[login.links, login.interval]
+            if login.timer is not None:
+                login.timer.cancel()
+
+    def _schedule(self, login: _Login, seconds: float) -> None:
+        check = partial(self._check, login)
+        login.timer = asyncio.get_running_loop().call_later(seconds, lambda: self._spawn(check(), name="recheck"))
+
+    async def _check(self, login: _Login) -> None:
+        result = "unanswered"
+        try:
+            async with self._slots:
+                if login.sessions:
+                    result = await self._ask(login)
+        finally:
+            login.is_doubted = result == "doubted" or (login.is_doubted and result == "unanswered")
+            if login.sessions:
+                self._schedule(login, min(login.interval, _CONFIRMED_AFTER) if login.is_doubted else login.interval)
+            host = self._stats.host(self._stats.label(login.links.virtual_host.name))
+            host.rechecks[result] += 1
+
+    async def _ask(self, login: _Login) -> str:
+        """Ask about the login and about what its sessions consume; the result, as the metric counts it."""
+        try:
+            link = await login.links.open_to_ask()
+        except UpstreamError as refusal:
+            if isinstance(refusal, LinkDownError) or not _is_of_login(refusal):
+                return "unanswered"
+            if login.is_doubted:
+                self._revoke_login(login, refusal.text)
+            return "revoked" if login.is_doubted else "doubted"
+        try:
+            return await self._ask_about_consumers(login, link)
+        except UpstreamError:
+            # The link was lost: what it has not answered is asked the next time.
+            return "unanswered"
+        finally:
+            await link.close()
+
+    async def _ask_about_consumers(self, login: _Login, link: Link) -> str:
+        has_revoked = False
+        for consumed, consumers in (await _consumed_by(login)).items():
+            example = consumers[0][1].queue
+            if not await _refusal(link, example, consumed.binding):
+                continue
+            if not login.is_doubted:
+                return "doubted"
+            for session, subscription in consumers:
+                # Each in the broker's words about its own queue.
+                if text := await _refusal(link, subscription.queue, consumed.binding):
+                    has_revoked = True
+                    self._tell(login, text, sessions=1, destination=subscription.address.decode(errors="replace"))
+                    self._paced.do(session, partial(session.revoke, text, subscription))
+        return "revoked" if has_revoked else "allowed"
+
+    def _revoke_login(self, login: _Login, text: str) -> None:
+        """End all sessions of a login that the broker does not accept any more."""
+        self._pool.distrust(login.links)
+        self._tell(login, text, sessions=len(login.sessions))
+        revoked = tuple(login.sessions)
+        self._paced.do_each((session, partial(session.revoke, text)) for session in revoked)
+
+    def _tell(self, login: _Login, text: str, **details: object) -> None:
+        virtual_host = login.links.virtual_host.name
+        left_out = self._pool.log_limits.for_virtual_host(virtual_host)
+        if left_out is not None:
+            log.warning(
+                "access revoked",
+                virtual_host=virtual_host,
+                login=login.links.login,
+                reason=text[:_LONGEST_REASON],
+                **details,
+                left_out=left_out,
+            )
+
+
+def _is_of_login(refusal: UpstreamError) -> bool:
+    """Whether a broker refuses the login or the virtual host, and not one connection more."""
+    return refusal.code == ACCESS_REFUSED or (refusal.code == NOT_ALLOWED and _IS_LIMIT not in refusal.text)
+
+
+async def _consumed_by(login: _Login) -> dict[_Consumed, _Consumers]:
+    """What the sessions of a login consume now, and who does."""
+    found: dict[_Consumed, _Consumers] = {}
+    for count, session in enumerate(tuple(login.sessions), start=1):
+        for subscription, consumed in _consumed(session.subscriptions):
+            found.setdefault(consumed, []).append((session, subscription))
+        if count % _SESSIONS_PER_ROUND == 0:
+            await asyncio.sleep(0)
+    return found
+
+
+def _consumed(subscriptions: Iterable[Subscription]) -> Iterator[tuple[Subscription, _Consumed]]:
+    for subscription in subscriptions:
+        if isinstance(subscription.request, ops.Subscribe):
+            queue = next((prefix for prefix in _GENERATED if subscription.queue.startswith(prefix)), subscription.queue)
+            yield subscription, _Consumed(queue, subscription.request.binding)
+
+
+async def _refusal(link: Link, queue: str, binding: tuple[str, str] | None) -> str:
+    """The broker's words if the user may not consume a queue, or not bind it as it is; empty if nothing is refused.
+
+    Raises:
+        LinkDownError: the link is lost.
+    """
+    return await _refused(link, lambda channel: channel.may_consume(queue)) or (
+        "" if binding is None else await _refused(link, lambda channel: channel.may_bind(queue, *binding))
+    )
+
+
+async def _refused(link: Link, ask: Callable[[LinkChannel], Awaitable[object]]) -> str:
+    await asyncio.sleep(_BETWEEN_QUESTIONS)
+    try:
+        async with LinkChannel.opened(link) as channel:
+            await ask(channel)
+    except LinkDownError:
+        raise
+    except UpstreamError as refusal:
+        # Other refusals mean that the user may, but the queue is gone or another session's.
+        return refusal.text if refusal.code == ACCESS_REFUSED else ""
+    return ""

@@ -1,0 +1,157 @@
+"""The file descriptors of one process: clients have those that links, journal and admin listener can spare."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
+from typing import Final
+
+import structlog
+
+from gateway.config.model import GatewayConfig
+from gateway.server.log_limits import LogRateLimiter
+
+log = structlog.get_logger("gateway.listening")
+
+# Each client takes a descriptor. More than these are of no use to one process.
+_MOST: Final = 1 << 20
+
+# For the journal's next segment, name lookups and the files of a reload. What is open at the start is counted in
+# addition. A small limit is divided: no more than this share of it.
+_FILES: Final = 16
+_FILES_SHARE: Final = 8
+
+# For connections of the admin listener.
+_ADMIN: Final = 64
+_ADMIN_SHARE: Final = 16
+
+# For links that are not open yet.
+_LINKS: Final = 1024
+_LINKS_SHARE: Final = 8
+
+# A client whose links are dedicated has one to publish and one to consume.
+_WITH_DEDICATED_LINKS: Final = 3
+
+# Where a process that has not begun is asked about, or the system cannot list them.
+_OPEN_AT_START: Final = 32
+
+_HOW_TO_RAISE: Final = "raise LimitNOFILE (systemd), ulimit -n (shell) or the container's ulimit nofile"
+
+
+def raise_limit() -> None:
+    """Use as many as the system permits. The soft limit is often 1,024, for programs with select()."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _most(hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def admin_connections() -> int:
+    """How many connections the admin listener may have."""
+    return max(1, min(_ADMIN, _limit() // _ADMIN_SHARE))
+
+
+def unreachable_limits(config: GatewayConfig, descriptors: Descriptors | None = None) -> Iterator[str]:
+    """Warnings about each `max_connections` that is more than the descriptors of a process are enough for.
+
+    The process is one that begins with the limit of this one, or one with ``descriptors``.
+    """
+    if descriptors is None:
+        raise_limit()
+        descriptors = Descriptors(LogRateLimiter(lambda: 0.0))
+        descriptors.use(config)
+    clients = descriptors.most_clients * config.workers
+    why = f"{descriptors.limit} file descriptors are enough for about {clients} clients; {_HOW_TO_RAISE}"
+    for listener in config.listeners:
+        if listener.max_connections is not None and listener.max_connections > clients:
+            yield f"listener {listener.address}: max_connections {listener.max_connections} is out of reach: {why}"
+
+
+class Descriptors:
+    """Counts the clients and the links of one process, and says whether another one fits in."""
+
+    def __init__(self, log_limiter: LogRateLimiter) -> None:
+        self.limit = _limit()
+        self._clients = 0
+        # Each of them may soon open a link.
+        self._logging_in = 0
+        # Links that are open or being opened.
+        self._links = 0
+        self._log_limiter = log_limiter
+        # How many a client may need.
+        self._each = 1
+        self._spare_links = min(_LINKS, self.limit // _LINKS_SHARE)
+        self._clients_and_links = self._beside(_OPEN_AT_START)
+
+    def begin(self, config: GatewayConfig) -> None:
+        """The process has opened what it keeps open, and no client has come."""
+        with contextlib.suppress(OSError):
+            # Without the one that lists them.
+            self._clients_and_links = self._beside(len(os.listdir("/dev/fd")) - 1)
+        self.use(config)
+        log.info("file descriptors", limit=self.limit, clients=self.most_clients)
+
+    def use(self, config: GatewayConfig) -> None:
+        """Count clients by this configuration."""
+        dedicated = any(virtual_host.links == "dedicated" for virtual_host in config.resolved_virtual_hosts())
+        self._each = _WITH_DEDICATED_LINKS if dedicated else 1
+
+    def _beside(self, others: int) -> int:
+        """How many there are for clients and links, beside so many others."""
+        kept = min(_FILES, self.limit // _FILES_SHARE) + admin_connections()
+        return max(1, self.limit - others - kept)
+
+    @property
+    def most_clients(self) -> int:
+        """How many clients fit in while few links are open."""
+        return max(1, (self._clients_and_links - self._spare_links) // self._each)
+
+    @property
+    def clients(self) -> int:
+        """How many there are."""
+        return self._clients
+
+    def client_came(self, address: str) -> bool:
+        """Count a client that a listener has accepted, until it is gone; False if it must be refused."""
+        taken = max(self._clients + self._logging_in + self._links, self._clients * self._each)
+        if self._clients and taken + self._each > self._clients_and_links - self._spare_links:
+            self._tell(address=address)
+            return False
+        self._clients += 1
+        self._logging_in += 1
+        return True
+
+    def client_logged_in(self) -> None:
+        """A client that was counted has logged in, or never will."""
+        self._logging_in -= 1
+
+    def client_gone(self) -> None:
+        """Its socket is closed, after `client_logged_in`."""
+        self._clients -= 1
+
+    def link_begins(self) -> bool:
+        """Count a link until it is gone; False if it must not be opened."""
+        if self._clients + self._links >= self._clients_and_links:
+            self._tell()
+            return False
+        self._links += 1
+        return True
+
+    def link_gone(self) -> None:
+        """A link is closed, or was not opened."""
+        self._links -= 1
+
+    def _tell(self, **details: object) -> None:
+        counts = {"limit": self.limit, "clients": self._clients, "links": self._links}
+        self._log_limiter.warning("too few file descriptors", **details, **counts, hint=_HOW_TO_RAISE)
+
+
+def _limit() -> int:
+    """How many this process may have open now (RLIMIT_NOFILE)."""
+    return _most(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _most(limit: int) -> int:
+    return _MOST if limit == resource.RLIM_INFINITY else min(limit, _MOST)

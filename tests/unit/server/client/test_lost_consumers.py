@@ -1,0 +1,180 @@
+"""Consumers that are lost: what the broker says of their queue, and what the session does then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pamqp.frame
+import pytest
+from pamqp import commands
+from pamqp.base import Frame
+
+from gateway.server.broker.link import Link
+from gateway.session.context import State
+from tests.support.scripted_broker import BridgedClient, ScriptedBroker, answer_without_queue, play, usual_answer
+
+SUBSCRIBE = "SUBSCRIBE\nid:1\nack:client\nprefetch-count:9\ndestination:/amq/queue/q\n\n"
+AWAY = "NOT_FOUND - home node 'a@b' of durable queue 'q' in vhost '/' is down or inaccessible"
+
+Answer = Callable[[Frame], Frame | None]
+
+
+def refused_while_away(method: Frame) -> Frame | None:
+    """RabbitMQ 3.10 refuses everything for a queue that is away."""
+    refused = {"Queue.Declare": (50, 10), "Basic.Consume": (60, 20)}.get(method.name)
+    return usual_answer(method) if refused is None else commands.Channel.Close(404, AWAY, *refused)
+
+
+def unanswered_while_away(method: Frame) -> Frame | None:
+    """RabbitMQ 4.3 does not answer, not even that the channel is closed."""
+    return None if method.name in ("Queue.Declare", "Basic.Consume", "Channel.Close") else usual_answer(method)
+
+
+def answer_with(broker: ScriptedBroker, answer: Answer) -> None:
+    """Refused methods close the channel: what comes behind them is ignored."""
+    closing: set[tuple[Link, int]] = set()
+
+    def script(link: Link, method: Frame) -> Frame | None:
+        channel = (link, broker.channel)
+        if method.name == "Channel.CloseOk":
+            closing.discard(channel)
+        if channel in closing:
+            return None
+        given = answer(method)
+        if isinstance(given, commands.Channel.Close):
+            closing.add(channel)
+        return given
+
+    broker.script = script
+
+
+def cancel(broker: ScriptedBroker) -> None:
+    """The broker cancels the only consumer."""
+    link = next(link for link in broker.links if link.purpose == "consume")
+    broker.tell(link, pamqp.frame.marshal(commands.Basic.Cancel("s1", nowait=True), 1))
+
+
+@pytest.mark.parametrize("answer", [refused_while_away, unanswered_while_away])
+def test_a_subscription_comes_back_with_its_queue_and_holds_nobody(answer: Answer) -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(SUBSCRIBE)
+        asked: list[tuple[Link, int]] = []
+
+        def noting(method: Frame) -> Frame | None:
+            if method.name == "Queue.Declare":
+                asked.append((broker.links[-1], broker.channel))
+            return answer(method)
+
+        answer_with(broker, noting)
+        cancel(broker)
+        await asyncio.sleep(30)
+        assert client.session.awaited_queues == ["q"]
+        assert not client.session.holds
+        await client.say("BEGIN\ntransaction:t\nreceipt:goes on\n\n")
+        assert b"receipt-id:goes on" in client.output
+        answer_with(broker, usual_answer)
+        if answer is unanswered_while_away:
+            # One question is enough.
+            [(link, channel)] = asked
+            broker.tell(link, pamqp.frame.marshal(commands.Queue.DeclareOk("q", 0, 0), channel))
+        broker.methods.clear()
+        await asyncio.sleep(10)
+        assert client.session.awaited_queues == []
+        assert "Basic.Consume" in broker.methods
+        assert b"ERROR" not in client.output
+
+    play(scene)
+
+
+def test_a_queue_that_does_not_come_back_in_time_ends_its_subscription_and_nothing_else() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(SUBSCRIBE)
+        answer_with(broker, refused_while_away)
+        cancel(broker)
+        await asyncio.sleep(9)
+        assert b"ERROR" not in client.output
+        await asyncio.sleep(2)
+        assert b"message:Server cancelled subscription" in client.output
+        assert client.session.state is State.CONNECTED
+
+    play(scene, upstream={"ride_through": 10})
+
+
+@pytest.mark.parametrize(("is_made_again", "offset"), [(True, 0), (False, 7)])
+def test_a_stream_that_is_gone_is_read_from_its_beginning_when_it_is_made_again(
+    is_made_again: bool, offset: int
+) -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(SUBSCRIBE)
+        [subscription] = client.session.subscriptions.all
+        subscription.next_offset = 7
+
+        def without(method: Frame) -> Frame | None:
+            if method.name == "Basic.Consume":
+                return commands.Channel.Close(404, "NOT_FOUND - no queue 'q' in vhost '/'", 60, 20)
+            return answer_without_queue(method)
+
+        answer_with(broker, without if is_made_again else refused_while_away)
+        broker.lose()
+        await asyncio.sleep(5)
+        answer_with(broker, usual_answer)
+        await asyncio.sleep(10)
+        assert client.session.awaited_queues == []
+        assert subscription.next_offset == offset
+
+    play(scene)
+
+
+def test_a_subscription_that_waits_can_be_ended() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(SUBSCRIBE)
+        answer_with(broker, refused_while_away)
+        cancel(broker)
+        await asyncio.sleep(3)
+        await client.say("UNSUBSCRIBE\nid:1\nreceipt:u\n\n")
+        assert b"receipt-id:u" in client.output
+        answer_with(broker, usual_answer)
+        broker.methods.clear()
+        await asyncio.sleep(10)
+        assert "Basic.Consume" not in broker.methods
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_renamed"),
+    [("", True), ("durable:true\nauto-delete:false\n", False), ("x-queue-name:mine\n", False)],
+)
+def test_a_queue_that_ends_with_its_node_is_not_waited_for(headers: str, *, is_renamed: bool) -> None:
+    """RabbitMQ deletes what has the name of such a queue when its node is back, even if it was declared since."""
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(f"SUBSCRIBE\nid:1\ndestination:/topic/t\n{headers}\n")
+        [subscription] = client.session.subscriptions.all
+        old = subscription.queue
+        bound: list[str] = []
+
+        stuck: set[tuple[Link, int]] = set()
+
+        def script(link: Link, method: Frame) -> Frame | None:
+            """A channel works in order: behind what is not answered nothing is."""
+            channel = (link, broker.channel)
+            if isinstance(method, commands.Queue.Declare) and method.queue == old:
+                stuck.add(channel)
+            if channel in stuck:
+                return None
+            if isinstance(method, commands.Queue.Bind):
+                bound.append(method.queue)
+            return usual_answer(method)
+
+        broker.script = script
+        broker.lose()
+        await asyncio.sleep(20)
+        [subscription] = client.session.subscriptions.all
+        assert (subscription.queue != old) is is_renamed
+        assert client.session.awaited_queues == ([] if is_renamed else [old])
+        assert (subscription.queue in bound) is is_renamed
+        assert b"ERROR" not in client.output
+
+    play(scene)
