@@ -55,11 +55,11 @@ class BridgeParts:
             pool.queue_away(session.settings)
 
         lost = self.lost = LostConsumers(session, owner, login, channels, queues, log, note_away, background)
-        self.consumers = Consumers(owner, login, channels, queues, lost)
+        consumers = self.consumers = Consumers(owner, login, channels, queues, lost)
         leaving = self.leaving = LeavingLinks(
             session, owner, login, channels, publishing, queues, pool.drain.slots, background
         )
-        self.restorer = Restorer(session, login, channels, queues, lost, publishing, leaving, log)
+        self.restorer = Restorer(session, login, channels, queues, consumers, publishing, leaving, log)
         self.recovery = Recovery(self.restorer)
 
     @property

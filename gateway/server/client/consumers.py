@@ -19,7 +19,7 @@ from gateway.session.queues import QueueSpec
 class Consumers:
     """Each subscription has a consumer, on a channel of its own."""
 
-    __slots__ = ("_channels", "_login", "_lost", "_owner", "_queues")
+    __slots__ = ("_channels", "_login", "_owner", "_queues", "lost")
 
     def __init__(
         self,
@@ -33,8 +33,7 @@ class Consumers:
         self._login = login
         self._channels = channels
         self._queues = queues
-        self._lost = lost
-        lost.restore = self.restore
+        self.lost = lost
 
     async def start(self, operation: ops.Subscribe) -> ops.Subscribed:
         """Open a channel, declare the queue, consume, bind."""
@@ -76,7 +75,7 @@ class Consumers:
             raise
         self._queues.exclusive.consumed(subscription, queue_name)
         channel.on_closed = partial(self._owner.channel_closed, publishing=False)
-        channel.on_cancelled = partial(self._lost.cancelled, subscription)
+        channel.on_cancelled = partial(self.lost.cancelled, subscription, self.restore)
         self._channels.pausable.read_or_pause()
         return ops.Subscribed(subscription, queue_name)
 
@@ -112,7 +111,7 @@ class Consumers:
 
     async def end(self, operation: ops.Unsubscribe) -> ops.Unsubscribed:
         """Close the channel, and delete the queue if the client wants that."""
-        await self._lost.forget(operation.subscription)
+        await self.lost.forget(operation.subscription)
         channel = self._channels.remove(operation.subscription)
         if channel is not None:
             # Closing the channel requeues all unsettled messages and cancels the consumer. The channel is needed longer

@@ -24,6 +24,10 @@ from gateway.session.subscription import Subscription
 _VHOST_DELETION: Final = 30.0
 
 
+Restore = Callable[[ops.Subscribe], Coroutine[Any, Any, ops.Subscribed]]
+"""`Consumers.restore`. It is handed over with each call, since whoever has it refers to this, too."""
+
+
 class LostConsumers:
     """Finds out why a consumer is lost, and brings it back alone if its queue is away, while its session goes on.
 
@@ -35,11 +39,8 @@ class LostConsumers:
 
     __slots__ = (
         "_channels", "_log", "_login", "_note_away", "_owner", "_queues", "_session", "_spawn", "_undecided",
-        "_waiting", "restore",
+        "_waiting",
     )  # fmt: skip
-
-    # Set once the consumers are made.
-    restore: Callable[[ops.Subscribe], Coroutine[Any, Any, ops.Subscribed]]
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class LostConsumers:
     def _ride_through(self) -> float:
         return self._session.settings.upstream.ride_through
 
-    def cancelled(self, subscription: Subscription) -> None:
+    def cancelled(self, subscription: Subscription, restore: Restore) -> None:
         """The broker has cancelled the consumer of a subscription."""
         channel = self._channels.remove(subscription)
         self._queues.exclusive.consumer_cancelled(subscription)
@@ -81,9 +82,9 @@ class LostConsumers:
             self._undecided[subscription] = asyncio.Event()
         else:
             self._owner.handle(ops.ConsumerCancelled(subscription))
-        _ = self._spawn(self._decide(subscription, channel), "cancelled")
+        _ = self._spawn(self._decide(subscription, channel, restore), "cancelled")
 
-    async def _decide(self, subscription: Subscription, channel: LinkChannel) -> None:
+    async def _decide(self, subscription: Subscription, channel: LinkChannel, restore: Restore) -> None:
         """The queue is gone, or its node. If its virtual host goes with it, the link does, too."""
         link_is_lost = self._undecided.get(subscription)
         is_away = False
@@ -96,7 +97,7 @@ class LostConsumers:
                 if self._undecided.pop(subscription, None) is None:
                     is_away = False
                 elif is_away:
-                    self.wait_for(subscription)
+                    self.wait_for(subscription, restore)
                 else:
                     self._owner.handle(ops.ConsumerCancelled(subscription))
         finally:
@@ -115,20 +116,21 @@ class LostConsumers:
 
     # A queue that is away.
 
-    def wait_for(self, subscription: Subscription, *, may_be_made: bool = False) -> None:
+    def wait_for(self, subscription: Subscription, restore: Restore, *, may_be_made: bool = False) -> None:
         """Bring a subscription back when its queue is there again, or tell the session that it does not come back.
 
         ``may_be_made``: if the queue is deleted, somebody may make it again, as after the loss of a link.
         """
         if subscription not in self._waiting:
-            self._waiting[subscription] = self._spawn(self._bring_back(subscription, may_be_made), "queue")
+            work = self._bring_back(subscription, restore, may_be_made)
+            self._waiting[subscription] = self._spawn(work, "queue")
         self._owner.handle(ops.QueueAway(subscription))
 
-    async def _bring_back(self, subscription: Subscription, may_be_made: bool) -> None:
+    async def _bring_back(self, subscription: Subscription, restore: Restore, may_be_made: bool) -> None:
         event: ops.Event = ops.ConsumerCancelled(subscription)
         try:
             async with asyncio.timeout(self._ride_through):
-                if (subscribed := await self._until_back(subscription, may_be_made)) is not None:
+                if (subscribed := await self._until_back(subscription, restore, may_be_made)) is not None:
                     event = ops.QueueBack(subscribed)
         except (TimeoutError, UpstreamError):
             pass
@@ -136,7 +138,9 @@ class LostConsumers:
             self._waiting.pop(subscription, None)
         self._owner.handle(event)
 
-    async def _until_back(self, subscription: Subscription, may_be_made: bool) -> ops.Subscribed | None:
+    async def _until_back(
+        self, subscription: Subscription, restore: Restore, may_be_made: bool
+    ) -> ops.Subscribed | None:
         """Try until the consumer runs; None if the broker has deleted the queue.
 
         Raises:
@@ -159,7 +163,7 @@ class LostConsumers:
                     if request.queue is None and not may_be_made:
                         return None
                 async with links.restoring:
-                    if (subscribed := await self.try_once(request)) is not None:
+                    if (subscribed := await self.try_once(request, restore)) is not None:
                         return subscribed
             except LinkDownError as down:
                 down.__traceback__ = None
@@ -170,7 +174,7 @@ class LostConsumers:
             await asyncio.sleep(backoff.next())
         return None
 
-    async def try_once(self, request: ops.Subscribe) -> ops.Subscribed | None:
+    async def try_once(self, request: ops.Subscribe, restore: Restore) -> ops.Subscribed | None:
         """Start a consumer again; None if its queue is away. The others of the login do not wait for that.
 
         Raises:
@@ -181,7 +185,7 @@ class LostConsumers:
             return None
         try:
             async with asyncio.timeout(PROMPT):
-                return await self.restore(request)
+                return await restore(request)
         except TimeoutError:
             channel = self._channels.remove(subscription)
             if channel is not None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gateway.server.broker.login_links import LoginLinks
+from gateway.server.client.consumers import Consumers
 from gateway.server.client.consuming_channels import ConsumingChannels
 from gateway.server.client.leaving_links import LeavingLinks
 from gateway.server.client.login_handler import LoginHandler
-from gateway.server.client.lost_consumers import LostConsumers
 from gateway.server.client.publishing_channel import PublishingChannel
 from gateway.server.client.recovery_log import RecoveryLog
 from gateway.server.client.session_queues import SessionQueues
@@ -18,7 +18,7 @@ from gateway.session.subscription import Subscription
 class Restorer:
     """Queues, consumers and the publishing channel of one session; each piece stays back once it is back."""
 
-    __slots__ = ("_channels", "_leaving", "_login", "_lost", "_publishing", "_queues", "_session", "log")
+    __slots__ = ("_channels", "_consumers", "_leaving", "_login", "_publishing", "_queues", "_session", "log")
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class Restorer:
         login: LoginHandler,
         channels: ConsumingChannels,
         queues: SessionQueues,
-        lost: LostConsumers,
+        consumers: Consumers,
         publishing: PublishingChannel,
         leaving: LeavingLinks,
         log: RecoveryLog,
@@ -35,7 +35,7 @@ class Restorer:
         self._login = login
         self._channels = channels
         self._queues = queues
-        self._lost = lost
+        self._consumers = consumers
         self._publishing = publishing
         self._leaving = leaving
         self.log = log
@@ -68,9 +68,11 @@ class Restorer:
 
     async def restore_consumer(self, operation: ops.Subscribe) -> ops.Subscribed | None:
         """Subscribe again; None if the queue is away, so that the subscription comes back later and by itself."""
-        subscribed = await self._lost.try_once(operation)
+        consumers = self._consumers
+        restore, lost = consumers.restore, consumers.lost
+        subscribed = await lost.try_once(operation, restore)
         if subscribed is None:
-            self._lost.wait_for(operation.subscription, may_be_made=True)
+            lost.wait_for(operation.subscription, restore, may_be_made=True)
         return subscribed
 
     async def restore_publisher(self, operation: ops.Recover) -> ops.PublisherPrepared:
