@@ -216,5 +216,6 @@ class LostConsumers:
         """The session is over: wait for nothing any more."""
         for link_is_lost in self._undecided.values():
             link_is_lost.set()
+        self._undecided.clear()
         for task in self._waiting.values():
             task.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 from functools import partial
 from typing import Final
 
@@ -124,7 +125,7 @@ class PublishingChannel:
         if operation.has_refused:
             await self._answered()
         await self._drop()
-        self._check_awaited()
+        self._check_awaited({queue.name for queue in operation.queues})
         try:
             prepared = await self.prepare(ops.PreparePublisher(confirms=True, queue=None))
             for queue in operation.queues:
@@ -154,10 +155,12 @@ class PublishingChannel:
         self._awaited = asyncio.ensure_future(self._login.links.queue_watch.settled(queue.name))
         raise _away(queue.name)
 
-    def _check_awaited(self) -> None:
-        """Refuse while the queue that was waited for last is away."""
+    def _check_awaited(self, wanted: Container[str]) -> None:
+        """Refuse while the queue that was waited for last is away, and there are messages for it."""
         if self._awaited is not None and not self._awaited.done():
-            raise _away(*self._session.awaited_for_sends)
+            [awaited] = self._session.awaited_for_sends
+            if awaited in wanted:
+                raise _away(awaited)
         self.give_up()
 
     def give_up(self) -> None:

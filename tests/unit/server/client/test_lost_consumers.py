@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable
 
 import pamqp.frame
+import pamqp.header
 import pytest
 from pamqp import commands
 from pamqp.base import Frame
 
+from gateway.amqp.splitter import Return
 from gateway.server.broker.link import Link
 from gateway.session.context import State
 from tests.support.scripted_broker import BridgedClient, ScriptedBroker, answer_without_queue, play, usual_answer
@@ -47,6 +49,14 @@ def answer_with(broker: ScriptedBroker, answer: Answer) -> None:
         return given
 
     broker.script = script
+
+
+def give_back(client: BridgedClient, receipt: str) -> None:
+    """The broker returns a message without a body, and confirms it."""
+    properties = pamqp.header.ContentHeader(0, 0, commands.Basic.Properties(headers={"receipt": receipt})).marshal()
+    client.session.message_returned(Return(312, b"NO_ROUTE", b"", b"q", properties[12:], 0))
+    client.session.confirm(client.session.confirms.last_sequence, False, True)
+    client.advance()
 
 
 def cancel(broker: ScriptedBroker) -> None:
@@ -176,5 +186,41 @@ def test_a_queue_that_ends_with_its_node_is_not_waited_for(headers: str, *, is_r
         assert client.session.awaited_queues == ([] if is_renamed else [old])
         assert (subscription.queue in bound) is is_renamed
         assert b"ERROR" not in client.output
+
+    play(scene)
+
+
+@pytest.mark.parametrize("answer", [refused_while_away, unanswered_while_away])
+def test_a_message_whose_queue_does_not_come_back_in_time_is_an_error_and_the_session_goes_on(answer: Answer) -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SEND\ndestination:/queue/q\nreceipt:lost\n\n")
+        answer_with(broker, answer)
+        give_back(client, "lost")
+        await asyncio.sleep(9)
+        assert client.session.awaited_queues == ["q"]
+        assert {hold.value for hold in client.session.holds} == {"queue-away"}
+        assert b"lost" not in client.output
+        await asyncio.sleep(5)
+        assert b"message:Message rejected\nreceipt-id:lost" in client.output
+        await client.say("SEND\ndestination:/topic/t\nreceipt:next\n\n", seconds=5)
+        client.session.confirm(client.session.confirms.last_sequence, False, True)
+        client.advance()
+        assert b"receipt-id:next" in client.output
+        assert client.session.awaited_queues == []
+        assert client.session.state is State.CONNECTED
+
+    play(scene, upstream={"ride_through": 10})
+
+
+def test_a_session_that_ends_while_it_asks_about_a_queue_waits_for_nothing() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(SUBSCRIBE)
+        answer_with(broker, unanswered_while_away)
+        cancel(broker)
+        await asyncio.sleep(0.5)
+        answer_with(broker, usual_answer)
+        client.leave()
+        await asyncio.sleep(5)
+        assert client.released == ["login", "links"]
 
     play(scene)
