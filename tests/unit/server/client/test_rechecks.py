@@ -61,7 +61,8 @@ def test_what_many_sessions_of_a_login_consume_is_asked_about_once() -> None:
         others = [BridgedClient(broker, client.session.settings, client) for _ in range(20)]
         for each in others:
             await each.connect()
-            await each.say(SUBSCRIBE.format(1, "/queue/q"), SUBSCRIBE.format(2, "/topic/t"))
+            topics = [SUBSCRIBE.format(number, "/topic/t") for number in (2, 3)]
+            await each.say(SUBSCRIBE.format(1, "/queue/q"), *topics)
         permissions, links = Permissions(broker), len(broker.links)
         for each in others:
             rechecks.enter(each.bridge, each.links, INTERVAL)
