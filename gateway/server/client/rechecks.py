@@ -38,6 +38,9 @@ _AT_ONCE: Final = 4
 _CONFIRMED_AFTER: Final = 5.0
 _BETWEEN_QUESTIONS: Final = 0.005
 
+# Seconds that the broker has for an answer. RabbitMQ 4.3 gives none while the node of a queue is away.
+_ANSWERED_WITHIN: Final = 10.0
+
 # So many sessions are looked at before others have their turn.
 _SESSIONS_PER_ROUND: Final = 200
 
@@ -130,8 +133,7 @@ class Rechecks:
         result = "unanswered"
         try:
             async with self._slots:
-                if login.sessions:
-                    result = await self._ask(login)
+                result = await self._ask(login)
         finally:
             login.is_doubted = result == "doubted" or (login.is_doubted and result == "unanswered")
             if login.sessions:
@@ -141,6 +143,8 @@ class Rechecks:
 
     async def _ask(self, login: _Login) -> str:
         """Ask about the login and about what its sessions consume; the result, as the metric counts it."""
+        if not login.sessions:
+            return "unanswered"
         try:
             link = await login.links.open_to_ask()
         except UpstreamError as refusal:
@@ -151,8 +155,8 @@ class Rechecks:
             return "revoked" if login.is_doubted else "doubted"
         try:
             return await self._ask_about_consumers(login, link)
-        except UpstreamError:
-            # The link was lost: what it has not answered is asked the next time.
+        except (UpstreamError, TimeoutError):
+            # The link was lost, or the node of a queue is away: what is not answered is asked the next time.
             return "unanswered"
         finally:
             await link.close()
@@ -160,6 +164,8 @@ class Rechecks:
     async def _ask_about_consumers(self, login: _Login, link: Link) -> str:
         has_revoked = False
         for consumed, consumers in (await _consumed_by(login)).items():
+            if not login.sessions:
+                break
             example = consumers[0][1].queue
             if not await _refusal(link, example, consumed.binding):
                 continue
@@ -212,7 +218,7 @@ async def _consumed_by(login: _Login) -> dict[_Consumed, _Consumers]:
 
 def _consumed(subscriptions: Iterable[Subscription]) -> Iterator[tuple[Subscription, _Consumed]]:
     for subscription in subscriptions:
-        if isinstance(subscription.request, ops.Subscribe):
+        if isinstance(subscription.request, ops.Subscribe) and not subscription.is_lost:
             queue = next((prefix for prefix in _GENERATED if subscription.queue.startswith(prefix)), subscription.queue)
             yield subscription, _Consumed(queue, subscription.request.binding)
 
@@ -222,6 +228,7 @@ async def _refusal(link: Link, queue: str, binding: tuple[str, str] | None) -> s
 
     Raises:
         LinkDownError: the link is lost.
+        TimeoutError: there is no answer.
     """
     return await _refused(link, lambda channel: channel.may_consume(queue)) or (
         "" if binding is None else await _refused(link, lambda channel: channel.may_bind(queue, *binding))
@@ -230,12 +237,16 @@ async def _refusal(link: Link, queue: str, binding: tuple[str, str] | None) -> s
 
 async def _refused(link: Link, ask: Callable[[LinkChannel], Awaitable[object]]) -> str:
     await asyncio.sleep(_BETWEEN_QUESTIONS)
+    channel = LinkChannel.begun(link)
     try:
-        async with LinkChannel.opened(link) as channel:
+        async with asyncio.timeout(_ANSWERED_WITHIN):
             await ask(channel)
     except LinkDownError:
         raise
     except UpstreamError as refusal:
         # Other refusals mean that the user may, but the queue is gone or another session's.
         return refusal.text if refusal.code == ACCESS_REFUSED else ""
+    finally:
+        # Not awaited: a broker that does not answer the question does not answer this either.
+        _ = channel.start_closing()
     return ""

@@ -7,10 +7,19 @@ from typing import Any, cast
 import pytest
 
 from gateway.amqp.properties import Properties, encode_around_table, table_entries
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CodecError
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.subscription import Subscription
-from tests.support.playbook import NO_PROPERTIES, OF_STREAM, TO_QUEUE, settlements_in_words
+from tests.support.playbook import (
+    NO_PROPERTIES,
+    OF_STREAM,
+    TO_QUEUE,
+    Playbook,
+    ack_id,
+    deliver,
+    settlements_in_words,
+)
 from tests.support.unacked import Unacked
 
 CHANNEL = 9
@@ -297,6 +306,18 @@ def test_what_is_to_count_is_rejected_one_by_one(mode: AckMode, rejected: list[i
     found.ledger.refuse(4, requeue=False, counts=True)
     multiple = " multiple" if mode is AckMode.CLIENT else ""
     assert settled(found) == [f"nack 4{multiple}"]
+
+
+@pytest.mark.parametrize(("counts", "word"), [(True, "reject"), (False, "nack")])
+def test_the_virtual_host_says_whether_a_nack_is_to_count(counts: bool, word: str) -> None:
+    play = Playbook(VirtualHost(name="/", nack_counts=counts))
+    play.connect()
+    found = play.subscribe("1", "/queue/q", "ack:client-individual")
+    for tag in (1, 2):
+        deliver(found, tag)
+    play.client("NACK", f"id:{ack_id(found, 1)}")
+    play.client("NACK", f"id:{ack_id(found, 2)}", "requeue:false")
+    assert play.settled() == [f"{word} 1 requeue", "nack 2"]
 
 
 def test_so_many_messages_that_no_quorum_queue_delivers_them_together_do_not_all_count() -> None:

@@ -61,7 +61,8 @@ def test_what_many_sessions_of_a_login_consume_is_asked_about_once() -> None:
         others = [BridgedClient(broker, client.session.settings, client) for _ in range(20)]
         for each in others:
             await each.connect()
-            await each.say(SUBSCRIBE.format(1, "/queue/q"), SUBSCRIBE.format(2, "/topic/t"))
+            topics = [SUBSCRIBE.format(number, "/topic/t") for number in (2, 3)]
+            await each.say(SUBSCRIBE.format(1, "/queue/q"), *topics)
         permissions, links = Permissions(broker), len(broker.links)
         for each in others:
             rechecks.enter(each.bridge, each.links, INTERVAL)
@@ -137,3 +138,22 @@ def test_checks_spread_over_the_interval_and_few_are_under_way() -> None:
         await asyncio.sleep(100 * 30)
 
     run_in_virtual_time(work())
+
+
+def test_a_broker_that_does_not_answer_ends_nothing_and_is_asked_again() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        rechecks, stats = rechecks_of(broker, client)
+        await client.say(SUBSCRIBE.format(1, "/queue/q"))
+        usual = broker.script
+        broker.script = lambda link, method: None if link.purpose == "login" else usual(link, method)
+        rechecks.enter(client.bridge, client.links, INTERVAL)
+        await asyncio.sleep(2 * INTERVAL)
+        assert set(stats.host("/").rechecks) == {"unanswered"}
+        assert all(link.closed for link in broker.links if link.purpose == "login")
+        permissions = Permissions(broker)
+        await asyncio.sleep(2 * INTERVAL)
+        assert set(permissions.asked) == {("q",)}
+        assert client.output.count(b"ERROR") == 0
+        rechecks.leave(client.bridge)
+
+    play(scene)
