@@ -9,6 +9,7 @@ import pytest
 
 from tests.chaos.checks import judged, of_streams_made_again, unserved
 from tests.chaos.history import Promise
+from tests.chaos.messages import content
 from tests.chaos.recording import (
     EARLIER,
     REPLIES,
@@ -28,6 +29,7 @@ from tests.chaos.recording import (
 from tests.chaos.run import touched
 from tests.chaos.schedule import (
     PROBE,
+    QUORUMS,
     SUBSCRIPTIONS,
     Ack,
     ConsumerPlan,
@@ -601,3 +603,55 @@ def test_only_who_read_a_stream_before_it_was_made_again_connects_again() -> Non
     assert of_streams_made_again(stream, Recording([*events, deletion, Subscribed(6, "c", 2)])) == []
     assert of_streams_made_again(stream, Recording([*events, Fault(2, 5, Harm.BROKER_KILL)])) == []
     assert of_streams_made_again(scheduled(), Recording([*events, deletion])) == []
+
+
+class TestSessionsOfAClusterEnd:
+    def test_a_login_finds_the_other_nodes_of_a_cluster(self) -> None:
+        refused = Ended(12, "c", 1, "Upstream unavailable", False)
+        assert told(refused, Fault(1, 13, Harm.NODE_FREEZE), promise=CLUSTER) == ["ended"]
+        assert excuses(refused, Fault(1, 13, Harm.ALL_DOWN), promise=CLUSTER) == {Excuse.NO_BROKER}
+
+    def test_permissions_that_are_taken_end_sessions_while_they_are_away(self) -> None:
+        loss = Fault(2, 4, Harm.PERMISSION_LOSS)
+        refused = Ended(3, "p", 1, "access_refused: ACCESS_REFUSED - write access refused", False)
+        assert excuses(Began(1, "p", 1), refused, loss) == {Excuse.PERMISSION_TAKEN}
+        assert told(Began(1, "p", 1), replace(refused, at=9), loss) == ["ended"]
+        assert told(Began(1, "p", 1), replace(refused, error="not_found: no queue"), loss) == ["ended"]
+
+    def test_a_queue_that_is_deleted_ends_what_reads_it(self) -> None:
+        deletion = Fault(2, 4, Harm.QUEUE_DELETION, queues=(QUEUE,))
+        cancelled = Ended(3, "c", 1, "Server cancelled subscription: ...", False)
+        assert excuses(Began(1, "c", 1), cancelled, deletion) == {Excuse.CANCELLED}
+        assert told(Began(1, "c", 1), cancelled, replace(deletion, queues=("chaos-queue-1",))) == ["ended"]
+        assert told(Began(1, "c", 1), replace(cancelled, at=9), deletion) == ["ended"]
+        assert told(Began(1, "p", 1), replace(cancelled, client="p"), deletion) == ["ended"]
+        kill = Fault(2, 4, Harm.NODE_KILL, queues=(QUEUE,))
+        assert told(Began(1, "c", 1), cancelled, kill, promise=CLUSTER) == ["ended"]
+
+    def test_a_stream_of_rabbitmq_3_may_not_answer_when_its_node_stood_still(self) -> None:
+        schedule, freeze = scheduled(kind=Kind.STREAM), Fault(2, 14, Harm.NODE_FREEZE)
+        ended = Ended(35, "p", 1, "Broker timeout: The broker did not answer within 30 seconds.", False)
+        events = (Began(1, "p", 1), sent(3, 0), ended, freeze)
+        assert excuses(*events, schedule=schedule, promise=CLUSTER) == {Excuse.NOT_ANSWERED}
+        assert told(*events, schedule=schedule, promise=NEWEST) == ["ended"]
+        assert told(*events, promise=CLUSTER) == ["ended"]
+        assert told(*events, confirmed(4, 0), schedule=schedule, promise=CLUSTER) == ["ended"]
+        assert told(Began(0, "p", 1), sent(1, 0), ended, freeze, schedule=schedule, promise=CLUSTER) == ["ended"]
+
+
+def test_a_message_overtakes_those_of_a_lower_priority_in_a_quorum_queue_of_rabbitmq_4() -> None:
+    queue = QUORUMS[0]
+    plan = replace(scheduled().producers[0], places=(queue,), units=400)
+    schedule = replace(scheduled(), places=(Place(queue, Kind.QUORUM, Ack.CLIENT),), producers=(plan,), consumers=())
+    priorities = [content(1, plan, number).headers.get("priority", "") for number in range(plan.units)]
+    low, high = priorities.index("0"), priorities.index("9")
+    other = priorities.index("0", low + 1)
+
+    def events(*numbers: int) -> tuple[Event, ...]:
+        messages = [Sent(1, copy(number), queue, True, False) for number in sorted(numbers)]
+        return (*messages, *(delivered(2 + at, number, queue=queue) for at, number in enumerate(numbers)))
+
+    overtaking = events(*sorted((low, high), reverse=True))
+    assert "out of order" in told(*overtaking, schedule=schedule, promise=CLUSTER)
+    assert "out of order" not in told(*overtaking, schedule=schedule, promise=NEWEST)
+    assert "out of order" in told(*events(other, low), schedule=schedule, promise=NEWEST)
