@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.chaos.checks import judged, of_streams_made_again, unserved
+from tests.chaos.client import GAVE_UP
 from tests.chaos.history import Promise
 from tests.chaos.messages import content
 from tests.chaos.recording import (
@@ -451,6 +452,12 @@ class TestOrder:
         back = (delivered(2, 0, redelivered=True), delivered(3, 1), delivered(4, 0, 2))
         assert not told(*events[:2], sent(2, 0, 2), *back, Fault(1, 1, Harm.LINK_RESET))
 
+    def test_the_broker_may_refuse_a_message_and_take_the_next_when_a_node_goes(self) -> None:
+        events = (sent(1, 0), sent(1, 1), delivered(2, 1), delivered(30, 0), confirmed(29, 0))
+        assert excuses(*events, Fault(5, 9, Harm.NODE_KILL)) == {Excuse.OVERTAKEN}
+        assert told(*events, Fault(31, 39, Harm.NODE_KILL)) == ["out of order"]
+        assert told(*events, Fault(5, 9, Harm.LINK_RESET)) == ["out of order"]
+
     def test_holds_over_connections_if_all_receipts_are_asked_for(self) -> None:
         events = (sent(1, 0), sent(2, 1, 2), delivered(3, 1, 2), delivered(4, 0, 1))
         assert told(*events) == ["out of order"]
@@ -628,14 +635,16 @@ class TestSessionsOfAClusterEnd:
         kill = Fault(2, 4, Harm.NODE_KILL, queues=(QUEUE,))
         assert told(Began(1, "c", 1), cancelled, kill, promise=CLUSTER) == ["ended"]
 
-    def test_a_stream_of_rabbitmq_3_may_not_answer_when_its_node_stood_still(self) -> None:
-        schedule, freeze = scheduled(kind=Kind.STREAM), Fault(2, 14, Harm.NODE_FREEZE)
+    def test_a_stream_of_rabbitmq_3_may_not_answer_when_its_node_went(self) -> None:
+        schedule, freeze = scheduled(kind=Kind.STREAM), Fault(4, 14, Harm.NODE_FREEZE)
         ended = Ended(35, "p", 1, "Broker timeout: The broker did not answer within 30 seconds.", False)
-        events = (Began(1, "p", 1), sent(3, 0), ended, freeze)
+        events = (Began(1, "p", 1), sent(5, 0), ended, freeze)
         assert excuses(*events, schedule=schedule, promise=CLUSTER) == {Excuse.NOT_ANSWERED}
+        gave_up = replace(ended, error=GAVE_UP)
+        assert excuses(*events[:2], gave_up, freeze, schedule=schedule, promise=CLUSTER) == {Excuse.NOT_ANSWERED}
         assert told(*events, schedule=schedule, promise=NEWEST) == ["ended"]
         assert told(*events, promise=CLUSTER) == ["ended"]
-        assert told(*events, confirmed(4, 0), schedule=schedule, promise=CLUSTER) == ["ended"]
+        assert told(*events, confirmed(6, 0), schedule=schedule, promise=CLUSTER) == ["ended"]
         assert told(Began(0, "p", 1), sent(1, 0), ended, freeze, schedule=schedule, promise=CLUSTER) == ["ended"]
 
 
