@@ -77,6 +77,7 @@ def _keep(report: RunReport, servers: Servers) -> None:
     (place / "findings.txt").write_text("\n".join(report.findings) + "\n")
     (place / "schedule.txt").write_text(pformat(report.schedule, width=120) + "\n")
     (place / "gateway.log").write_text(report.log)
+    (place / "sessions.json").write_text(report.sessions)
     report.recording.save(place / "recording.jsonl")
     if servers.cluster is not None:
         for number, node in enumerate(servers.cluster.nodes):

@@ -14,6 +14,7 @@ from tests.chaos.recording import EARLIER, REMAINS, REPLIES, Copy, Delivered, Re
 from tests.chaos.schedule import (
     FOR_EACH,
     GATEWAY_KILLS,
+    NODE_ENDS,
     PROBE,
     QUORUM_SUBSCRIPTIONS,
     QUORUMS,
@@ -241,7 +242,12 @@ def in_order(history: History) -> Iterator[Outcome]:
         key = (event.queue, event.consumer, producer, connection, _priority(history, event))
         before, last[key] = last[key], max(last[key], number)
         late = f"{event.copy} at {event.at:.3f} comes after number {before} from {event.queue} to {event.consumer}"
-        yield Outcome(Check.ORDER, f"out of order: {late}" if number < before else "")
+        if number > before:
+            yield Outcome(Check.ORDER)
+            continue
+        publishing = history.publishing.get(event.copy)
+        is_overtaken = publishing is not None and any_overlap(history.spans(NODE_ENDS), *publishing)
+        yield Outcome(Check.ORDER, f"out of order: {late}", Excuse.OVERTAKEN if is_overtaken else None)
 
 
 def _priority(history: History, event: Delivered) -> str:

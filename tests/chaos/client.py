@@ -18,6 +18,9 @@ from tests.support.stomp_client import Address, ConnectionOverError, Frame
 
 _COMES_BACK_AFTER: Final = 0.1
 
+GAVE_UP: Final = "gave up waiting"
+"""What ends the session of a client that had no answer for long."""
+
 
 class Talk:
     """One session: frames out, and frames in by a task of its own.
@@ -60,6 +63,11 @@ class Talk:
         self._waiting[receipt] = answer
         await self.write(command, {**headers, "receipt": receipt}, body)
         return answer
+
+    def give_up(self) -> None:
+        """Wait for no answer any more."""
+        self.error = GAVE_UP
+        self._end()
 
     async def close(self) -> None:
         """Read no more."""
@@ -133,6 +141,7 @@ class ChaosClient(ABC):
         self.is_leaving = False
         self._transport = transport
         self._version = version
+        self._talk: Talk | None = None
 
     @property
     @abstractmethod
@@ -160,7 +169,7 @@ class ChaosClient(ABC):
     async def _session(self) -> AsyncIterator[Talk]:
         self.is_leaving = False
         async with dialled(self._transport, self.scene.addresses[self.name], self.scene.trust) as peer:
-            talk = Talk(peer, self.heed)
+            talk = self._talk = Talk(peer, self.heed)
             try:
                 await talk.log_in(self._version)
                 self.scene.recording.add(Began(self.scene.clock(), self.name, self.connection))
@@ -169,6 +178,11 @@ class ChaosClient(ABC):
                 await talk.close()
                 ended = Ended(self.scene.clock(), self.name, self.connection, talk.error, self.is_leaving)
                 self.scene.recording.add(ended)
+
+    def give_up(self) -> None:
+        """End the session, and connect again."""
+        if self._talk is not None:
+            self._talk.give_up()
 
     async def leave(self, talk: Talk) -> None:
         """End a session in good order."""

@@ -66,7 +66,7 @@ class Promise:
 
     @property
     def forgets_to_confirm(self) -> bool:
-        """Whether a stream never answers for some messages that came while its leader's node stood still."""
+        """Whether a stream never answers for some messages that came when its leader's node went."""
         return self.release < _NEW_QUEUES
 
     @property

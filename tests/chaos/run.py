@@ -42,6 +42,8 @@ class RunReport:
     verdict: Verdict
     seconds: float
     log: str
+    sessions: str = ""
+    """What the gateway said of the sessions that were left, as JSON."""
     is_broken: bool = False
     """Whether the cluster did not become whole again: then nothing more can be said of the run."""
 
@@ -110,12 +112,13 @@ async def perform(
         return RunReport(schedule, recording, verdict, time.monotonic() - began, gateway.log(), is_broken=True)
     inspector = inspectors.setdefault(gateway.node, Inspector(servers, gateway))
     found += await inspector.findings()
+    sessions = json.dumps(await gateway.admin.json("/api/sessions?page_size=100"), indent=1) if found else ""
     await take_what_remains(servers, scene)
     log = gateway.log()
     verdict = judged(schedule, recording, promise)
     complaints, gateway.complaints = gateway.complaints, []
     verdict.findings += [*found, *complaints, *_bad_lines(log), *touched(log, recording)]
-    return RunReport(schedule, recording, verdict, time.monotonic() - began, log)
+    return RunReport(schedule, recording, verdict, time.monotonic() - began, log, sessions)
 
 
 @contextlib.asynccontextmanager
@@ -140,6 +143,11 @@ async def _play(scene: Scene, injector: FaultInjector) -> list[Finding]:
         for consumer in consumers:
             if consumer.name in again:
                 consumer.come_back()
+        _ = await asyncio.wait([working[each] for each in producers], timeout=_PATIENCE)
+        for producer in producers:
+            if not working[producer].done():
+                # The end of this session is excused, or a finding.
+                producer.give_up()
         found = await _finished({each: working[each] for each in producers}, "to have its messages answered")
         prober = _Prober(scene)
         working[prober] = asyncio.create_task(prober.run())

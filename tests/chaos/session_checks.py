@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tests.chaos.client import GAVE_UP
 from tests.chaos.history import GRACE, LOSSES, History, Span, any_overlap
 from tests.chaos.recording import Ended, Fault
-from tests.chaos.schedule import CLIENT_LOSSES, GATEWAY_ENDS, NODE_SILENCES, OF_NODES, Harm, Kind
+from tests.chaos.schedule import CLIENT_LOSSES, GATEWAY_ENDS, NODE_ENDS, OF_NODES, Harm, Kind
 from tests.chaos.verdict import Check, Excuse, Outcome
 
 _LOGIN_TIMEOUT = 12.0
@@ -24,7 +25,7 @@ _LONGEST_PAUSE = 3.0
 _REFUSED = "access_refused"
 _OF_DELETED_QUEUES = ("Server cancelled subscription", "not_found")
 
-_NO_CONFIRM = "Broker timeout"
+_NO_CONFIRM = ("Broker timeout", GAVE_UP)
 
 _CARRIED_OUT_WITHIN = 10.0
 """Seconds in which what a half-closed client sent is carried out, once there is a broker."""
@@ -91,10 +92,10 @@ def _why_refused(history: History, event: Ended) -> Excuse | None:
 
 
 def _was_not_answered(history: History, event: Ended) -> bool:
-    """Whether it waited for the confirm of something that it sent to a stream while a node stood still."""
+    """Whether it waited for the confirm of something that it sent to a stream when a node went."""
     if not history.promise.forgets_to_confirm or not event.error.startswith(_NO_CONFIRM):
         return False
-    silences = [Span(fault.at, fault.until) for fault in history.recording.faults(NODE_SILENCES)]
+    silences = history.spans(NODE_ENDS)
     return any(
         history.schedule.place(message.place).kind is Kind.STREAM
         and copy not in history.confirmed

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from tests.chaos.checks import judged, of_streams_made_again, unserved
+from tests.chaos.client import GAVE_UP
 from tests.chaos.history import Promise
+from tests.chaos.messages import content
 from tests.chaos.recording import (
     EARLIER,
     REPLIES,
@@ -28,6 +30,7 @@ from tests.chaos.recording import (
 from tests.chaos.run import touched
 from tests.chaos.schedule import (
     PROBE,
+    QUORUMS,
     SUBSCRIPTIONS,
     Ack,
     ConsumerPlan,
@@ -449,6 +452,12 @@ class TestOrder:
         back = (delivered(2, 0, redelivered=True), delivered(3, 1), delivered(4, 0, 2))
         assert not told(*events[:2], sent(2, 0, 2), *back, Fault(1, 1, Harm.LINK_RESET))
 
+    def test_the_broker_may_refuse_a_message_and_take_the_next_when_a_node_goes(self) -> None:
+        events = (sent(1, 0), sent(1, 1), delivered(2, 1), delivered(30, 0), confirmed(29, 0))
+        assert excuses(*events, Fault(5, 9, Harm.NODE_KILL)) == {Excuse.OVERTAKEN}
+        assert told(*events, Fault(31, 39, Harm.NODE_KILL)) == ["out of order"]
+        assert told(*events, Fault(5, 9, Harm.LINK_RESET)) == ["out of order"]
+
     def test_holds_over_connections_if_all_receipts_are_asked_for(self) -> None:
         events = (sent(1, 0), sent(2, 1, 2), delivered(3, 1, 2), delivered(4, 0, 1))
         assert told(*events) == ["out of order"]
@@ -601,3 +610,57 @@ def test_only_who_read_a_stream_before_it_was_made_again_connects_again() -> Non
     assert of_streams_made_again(stream, Recording([*events, deletion, Subscribed(6, "c", 2)])) == []
     assert of_streams_made_again(stream, Recording([*events, Fault(2, 5, Harm.BROKER_KILL)])) == []
     assert of_streams_made_again(scheduled(), Recording([*events, deletion])) == []
+
+
+class TestSessionsOfAClusterEnd:
+    def test_a_login_finds_the_other_nodes_of_a_cluster(self) -> None:
+        refused = Ended(12, "c", 1, "Upstream unavailable", False)
+        assert told(refused, Fault(1, 13, Harm.NODE_FREEZE), promise=CLUSTER) == ["ended"]
+        assert excuses(refused, Fault(1, 13, Harm.ALL_DOWN), promise=CLUSTER) == {Excuse.NO_BROKER}
+
+    def test_permissions_that_are_taken_end_sessions_while_they_are_away(self) -> None:
+        loss = Fault(2, 4, Harm.PERMISSION_LOSS)
+        refused = Ended(3, "p", 1, "access_refused: ACCESS_REFUSED - write access refused", False)
+        assert excuses(Began(1, "p", 1), refused, loss) == {Excuse.PERMISSION_TAKEN}
+        assert told(Began(1, "p", 1), replace(refused, at=9), loss) == ["ended"]
+        assert told(Began(1, "p", 1), replace(refused, error="not_found: no queue"), loss) == ["ended"]
+
+    def test_a_queue_that_is_deleted_ends_what_reads_it(self) -> None:
+        deletion = Fault(2, 4, Harm.QUEUE_DELETION, queues=(QUEUE,))
+        cancelled = Ended(3, "c", 1, "Server cancelled subscription: ...", False)
+        assert excuses(Began(1, "c", 1), cancelled, deletion) == {Excuse.CANCELLED}
+        assert told(Began(1, "c", 1), cancelled, replace(deletion, queues=("chaos-queue-1",))) == ["ended"]
+        assert told(Began(1, "c", 1), replace(cancelled, at=9), deletion) == ["ended"]
+        assert told(Began(1, "p", 1), replace(cancelled, client="p"), deletion) == ["ended"]
+        kill = Fault(2, 4, Harm.NODE_KILL, queues=(QUEUE,))
+        assert told(Began(1, "c", 1), cancelled, kill, promise=CLUSTER) == ["ended"]
+
+    def test_a_stream_of_rabbitmq_3_may_not_answer_when_its_node_went(self) -> None:
+        schedule, freeze = scheduled(kind=Kind.STREAM), Fault(4, 14, Harm.NODE_FREEZE)
+        ended = Ended(35, "p", 1, "Broker timeout: The broker did not answer within 30 seconds.", False)
+        events = (Began(1, "p", 1), sent(5, 0), ended, freeze)
+        assert excuses(*events, schedule=schedule, promise=CLUSTER) == {Excuse.NOT_ANSWERED}
+        gave_up = replace(ended, error=GAVE_UP)
+        assert excuses(*events[:2], gave_up, freeze, schedule=schedule, promise=CLUSTER) == {Excuse.NOT_ANSWERED}
+        assert told(*events, schedule=schedule, promise=NEWEST) == ["ended"]
+        assert told(*events, promise=CLUSTER) == ["ended"]
+        assert told(*events, confirmed(6, 0), schedule=schedule, promise=CLUSTER) == ["ended"]
+        assert told(Began(0, "p", 1), sent(1, 0), ended, freeze, schedule=schedule, promise=CLUSTER) == ["ended"]
+
+
+def test_a_message_overtakes_those_of_a_lower_priority_in_a_quorum_queue_of_rabbitmq_4() -> None:
+    queue = QUORUMS[0]
+    plan = replace(scheduled().producers[0], places=(queue,), units=400)
+    schedule = replace(scheduled(), places=(Place(queue, Kind.QUORUM, Ack.CLIENT),), producers=(plan,), consumers=())
+    priorities = [content(1, plan, number).headers.get("priority", "") for number in range(plan.units)]
+    low, high = priorities.index("0"), priorities.index("9")
+    other = priorities.index("0", low + 1)
+
+    def events(*numbers: int) -> tuple[Event, ...]:
+        messages = [Sent(1, copy(number), queue, True, False) for number in sorted(numbers)]
+        return (*messages, *(delivered(2 + at, number, queue=queue) for at, number in enumerate(numbers)))
+
+    overtaking = events(*sorted((low, high), reverse=True))
+    assert "out of order" in told(*overtaking, schedule=schedule, promise=CLUSTER)
+    assert "out of order" not in told(*overtaking, schedule=schedule, promise=NEWEST)
+    assert "out of order" in told(*events(other, low), schedule=schedule, promise=NEWEST)

@@ -43,6 +43,7 @@ class Excuse(Enum):
     ACK_FORGOTTEN = "its ACK was not on disk when the broker was killed"
     NOT_CONFIRMED = "not confirmed when the link was lost, and published again"
     DELIVERY_FORGOTTEN = "the broker that ended forgot that it was delivered"
+    OVERTAKEN = "the broker took what came behind it when a node went, and not it, and so it was published again"
     EARLIER_RUN = "of the run before, whose ACK was not on disk when the broker was killed"
     GATEWAY_KILLED = "under way when the gateway was killed"
     CLIENT_AND_LINK = "under way when its client was gone, and then the link"
@@ -52,7 +53,7 @@ class Excuse(Enum):
     NO_VHOST = "its virtual host was away when it logged in"
     CANCELLED = "its queue was deleted by somebody"
     PERMISSION_TAKEN = "its permissions were taken"
-    NOT_ANSWERED = "for a stream, whose broker neither took nor refused it after a node had stood still"
+    NOT_ANSWERED = "it waited for a stream to take what it had sent when a node went, and was not answered"
     NOT_RIDING = "its link was lost, and sessions do not ride through"
 
 

@@ -23,6 +23,7 @@ from gateway.amqp.codec import CONSUME, PUBLISH, QUEUE_BIND, QUEUE_DECLARE
 from gateway.server.broker.broker_errors import (
     CONNECTION_FORCED,
     NOT_FOUND,
+    PRECONDITION_FAILED,
     LinkDownError,
     UpstreamError,
     is_cancelled,
@@ -38,8 +39,12 @@ from gateway.session.context import State
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 
-# Seconds after a change of the brokers in which an exchange that is not found may belong to one that still starts.
+# Seconds after a change of the brokers in which an exchange that is not found may belong to one that still starts, and
+# after its first refusal a stream that has no replica on the node.
 _STARTS_WITHIN: Final = 10.0
+
+# RabbitMQ says this while the replica starts, because the stream's leader has moved, and also if there never is one.
+_NO_REPLICA: Final = "replica on the local node"
 
 
 class _BridgeCallbacks(Protocol):
@@ -78,6 +83,8 @@ class Bridge:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._background: dict[asyncio.Task[None], None] = {}
         self._is_released = self._is_forgotten = False
+        # Since when the broker refuses a stream because it has no replica.
+        self._no_replica_since: float | None = None
         # None until the session needs a channel, or has to remember something for that.
         self._parts: BridgeParts | None = None
         session.set_unsettled(pool.is_unsettled)
@@ -208,11 +215,22 @@ class Bridge:
             return ops.OperationInterrupted(down.code, down.text)
         except UpstreamError as refusal:
             may_pass = refusal.code == NOT_FOUND and await self._may_pass(operation, refusal)
+            may_pass = may_pass or self._may_get_replica(refusal)
             return ops.OperationFailed(refusal.code, refusal.text, refusal.method == PUBLISH, may_pass)
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
             return ops.OperationInterrupted(CONNECTION_FORCED, "CONNECTION_FORCED - the broker did not answer")
+
+    def _may_get_replica(self, refusal: UpstreamError) -> bool:
+        """Whether a stream that is refused for the lack of a replica is refused since a few seconds only."""
+        is_lack = refusal.code == PRECONDITION_FAILED and refusal.method == CONSUME and _NO_REPLICA in refusal.text
+        if not is_lack:
+            self._no_replica_since = None
+            return False
+        now = asyncio.get_running_loop().time()
+        since = self._no_replica_since = self._no_replica_since or now
+        return now - since < _STARTS_WITHIN
 
     async def _may_pass(self, operation: ops.Operation, refusal: UpstreamError) -> bool:
         """Whether what was not found belongs to a node that is away, or that still starts.
@@ -256,6 +274,7 @@ class Bridge:
                 event: ops.Event = await parts.publishing.prepare(operation)
             case ops.Subscribe():
                 event = await parts.consumers.start(operation)
+                self._no_replica_since = None
             case ops.Unsubscribe():
                 event = await parts.consumers.end(operation)
             case ops.RenewToken():

@@ -128,3 +128,28 @@ def test_without_riding_through_it_is_an_error_at_once() -> None:
         assert b"receipt-id:1" in client.output
 
     play(scene, upstream={"ride_through": 0})
+
+
+@pytest.mark.parametrize("text", ["does not have a replica", "does not have a running replica"])
+def test_a_stream_whose_replica_starts_is_waited_for_for_some_seconds(text: str) -> None:
+    """Its leader has moved, because a node went of which the gateway need not know."""
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        def refuse_consumer(link: Link, method: Frame) -> Frame | None:
+            if method.name != "Basic.Consume":
+                return usual_answer(method)
+            return commands.Channel.Close(406, f"PRECONDITION_FAILED - queue 'x' {text} on the local node", 60, 20)
+
+        broker.script = refuse_consumer
+        await client.say(CONSUMES, seconds=5)
+        assert b"ERROR" not in client.output
+        broker.script = lambda link, method: usual_answer(method)
+        await asyncio.sleep(5)
+        assert b"receipt-id:1" in client.output
+        broker.script = refuse_consumer
+        await client.say(CONSUMES.replace("id:1\n", "id:2\n", 1), seconds=9)
+        assert b"ERROR" not in client.output
+        await asyncio.sleep(6)
+        assert b"message:precondition_failed" in client.output
+
+    play(scene)
