@@ -43,7 +43,7 @@ class PublisherConfirms:
     """The unconfirmed messages of one session, in the order of publishing."""
 
     __slots__ = (
-        "_last_returned", "_max_bytes", "_max_messages", "_refused", "_unconfirmed", "last_sequence",
+        "_last_returned", "_max_bytes", "_max_messages", "_refused", "_returning", "_unconfirmed", "last_sequence",
         "unconfirmed_bytes",
     )  # fmt: skip
 
@@ -53,6 +53,8 @@ class PublisherConfirms:
         # What the broker did not take for now. It is still unconfirmed, but nothing on this channel confirms it.
         self._refused: dict[int, Unconfirmed] = {}
         self._last_returned = 0
+        # The routes of messages that were returned, and are published again on another channel.
+        self._returning: set[tuple[bytes, bytes]] = set()
         # The publish sequence number of the last message; 0 before confirms are on.
         self.last_sequence = 0
         self.unconfirmed_bytes = 0
@@ -129,6 +131,7 @@ class PublisherConfirms:
         messages = list(self.messages)
         self._unconfirmed.clear()
         self._refused.clear()
+        self._returning.clear()
         self.last_sequence = self._last_returned = self.unconfirmed_bytes = 0
         return messages
 
@@ -185,29 +188,34 @@ class PublisherConfirms:
         one returned last. Other messages with the same route may have reached a queue and only wait for their confirm.
         The receipt tells them apart, because it is among a message's headers.
 
-        A message that can be published again, and whose queue can be declared again, is kept for that, as what the
-        broker did not take. Without a receipt all that it may be are kept: rather twice than not at all.
+        If the session has declared its queue, the message and all others after it for that queue are kept, as what the
+        broker did not take, to be published again: rather twice than not at all.
         """
         unconfirmed = self._unconfirmed
+        if (returned.exchange, returned.routing_key) in self._returning:
+            return None
         receipt = _receipt_in(returned.properties)
-        after = self._last_returned
-        found: Unconfirmed | None = None
-        # Without the holes, if there are more of them than messages.
-        numbers = range(max(after + 1, next(iter(unconfirmed), 0)), self.last_sequence + 1)
-        for sequence in numbers if len(numbers) <= len(unconfirmed) else tuple(unconfirmed):
+        first = max(self._last_returned + 1, next(iter(unconfirmed), 0))
+        for sequence in range(first, self.last_sequence + 1):
             message = unconfirmed.get(sequence)
-            if message is None or sequence <= after or not _is_returned(message, returned, receipt):
-                continue
-            if found is None:
-                self._last_returned, found = sequence, message
-            _, cached_publish, size, commit, _, body, _ = message
-            if cached_publish.queue is None or body is None:
-                unconfirmed[sequence] = (None, cached_publish, size, commit, None, None, ())
-                break
-            self._refused[sequence] = unconfirmed.pop(sequence)
-            if receipt is not None:
-                break
-        return found
+            if message is not None and _is_returned(message, returned, receipt):
+                self._last_returned = sequence
+                _, cached_publish, size, commit, _, body, _ = message
+                if cached_publish.queue is None or body is None:
+                    unconfirmed[sequence] = (None, cached_publish, size, commit, None, None, ())
+                else:
+                    self._keep_from(sequence, cached_publish)
+                return message
+        return None
+
+    def _keep_from(self, sequence: int, returned: CachedPublish) -> None:
+        """Keep what was published to a route from this message on. Nothing more is published on this channel."""
+        route = returned.exchange, returned.routing_key
+        self._returning.add(route)
+        for each, message in tuple(self._unconfirmed.items()):
+            cached, body = message[1], message[5]
+            if each >= sequence and body is not None and (cached.exchange, cached.routing_key) == route:
+                self._refused[each] = self._unconfirmed.pop(each)
 
     def receipt_of_failure(self, text: str) -> bytes | None:
         """The receipt of the SEND that made the broker close the channel, as far as its text tells.

@@ -273,7 +273,10 @@ class ConsumerCancelled:
 
 @dataclass(frozen=True, slots=True)
 class QueueAway:
-    """A subscription has no consumer, because its queue is away. QueueBack follows, or ConsumerCancelled."""
+    """A subscription has lost its consumer, perhaps because its queue is away. QueueBack follows, or ConsumerCancelled.
+
+    The subscription knows already that its channel is lost.
+    """
 
     subscription: Subscription
 

@@ -69,6 +69,7 @@ class RideThrough:
             self._publisher.lost()
         for subscription in event.subscriptions:
             subscription.lost()
+            subscription.awaits_queue = False
         context.pending.lose(event)
         self._transactions.deliveries_lost()
 
@@ -92,10 +93,9 @@ class RideThrough:
         return self._context.rides_through and code == _NOT_FOUND and confirms.are_for_predeclared_exchanges
 
     def queue_away(self, event: ops.QueueAway) -> None:
-        """A subscription has lost its consumer, because its queue is away. The session waits for nothing."""
+        """A subscription has lost its consumer, perhaps because its queue is away. The session waits for nothing."""
         context = self._context
         if context.subscriptions.is_current(event.subscription):
-            event.subscription.lost()
             event.subscription.awaits_queue = True
             self._transactions.deliveries_lost()
             if context.observer is not None:
@@ -138,11 +138,11 @@ class RideThrough:
         """It is known why the broker rejected messages: their queue is away, or it takes none."""
         self._context.operation_done()
         publisher = self._publisher
-        is_known, publisher.is_in_doubt = not publisher.is_in_doubt, False
-        if event.is_any_away or is_known:
-            self.refused()
-        elif publisher.confirms.has_refused and not publisher.is_lost:
+        if publisher.is_in_doubt and not event.is_any_away and not publisher.is_lost:
             publisher.give_up_refused()
+        # Else they are away, or the broker has returned others meanwhile.
+        publisher.is_in_doubt = False
+        self.refused()
 
     def _hold(self, code: int, text: str, hold: Hold = Hold.LINK_LOST) -> None:
         self._cause = self._cause or (code, text)

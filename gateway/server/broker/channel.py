@@ -105,8 +105,14 @@ class LinkChannel:
         channel = cls.begun(link)
         try:
             yield channel
-        finally:
+        except asyncio.CancelledError:
+            # Perhaps because the broker does not answer: then it does not answer this either.
+            _ = channel.start_closing()
+            raise
+        except BaseException:
             await channel.close()
+            raise
+        await channel.close()
 
     def set_owner(self, owner: LinkUser) -> None:
         """Note the session that uses the channel; the link tells it what happens."""
@@ -130,9 +136,14 @@ class LinkChannel:
 
     async def close_for(self, owner: object) -> None:
         """Close the channel of a session that uses it no longer; what is still delivered returns to its queue."""
+        self.abandon(owner)
+        await self.close()
+
+    def abandon(self, owner: object) -> None:
+        """The same without a wait for the broker's answer, which may take as long as a queue is away."""
         self.leave_owner()
         self.discard(owner)
-        await self.close()
+        _ = self.start_closing()
 
     def declare(self, queue: QueueSpec, *, nowait: bool = False) -> Awaitable[str]:
         """Declare a queue (queue.declare); its name, which the broker chooses if ``queue`` has none.

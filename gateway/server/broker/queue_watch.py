@@ -70,6 +70,11 @@ class QueueWatch:
         self._come_back = come_back
         self._questions: dict[str, _Question] = {}
 
+    @property
+    def knows_away(self) -> bool:
+        """Whether any queue is known to be away."""
+        return any(question.is_away for question in self._questions.values())
+
     def is_away(self, queue: str) -> bool:
         """Whether somebody waits for a queue that is away. A False says nothing."""
         question = self._questions.get(queue)

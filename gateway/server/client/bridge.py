@@ -43,6 +43,9 @@ from gateway.session.subscription import Subscription
 # after its first refusal a stream that has no replica on the node.
 _STARTS_WITHIN: Final = 10.0
 
+# How long the end of a session waits for operations under way, in seconds: for a queue that is away there is no answer.
+_LAST_ANSWERS: Final = 10.0
+
 # RabbitMQ says this while the replica starts, because the stream's leader has moved, and also if there never is one.
 _NO_REPLICA: Final = "replica on the local node"
 
@@ -240,18 +243,17 @@ class Bridge:
         is_asked = isinstance(operation, ops.Subscribe | ops.PreparePublisher)
         if not is_asked or refusal.method == PUBLISH or not self._session.settings.upstream.ride_through:
             return False
-        is_away = refusal.method == QUEUE_DECLARE
+        state = QueueState.AWAY if refusal.method == QUEUE_DECLARE else QueueState.DELETED
         if refusal.method == CONSUME and isinstance(operation, ops.Subscribe):
             try:
-                is_away = await self._login.links.queue_watch.state(operation.queue_name) is not QueueState.DELETED
+                state = await self._login.links.queue_watch.state(operation.queue_name)
             except UpstreamError:
                 return False
-        if is_away:
+        if state is QueueState.AWAY:
             self._pool.queue_away(self._session.settings)
             self.parts.restorer.log.waits(refusal.text)
-        return is_away or (
-            refusal.method == QUEUE_BIND and self._pool.is_unsettled(self._session.settings, _STARTS_WITHIN)
-        )
+        is_starting = refusal.method == QUEUE_BIND and self._pool.is_unsettled(self._session.settings, _STARTS_WITHIN)
+        return is_starting or state is not QueueState.DELETED
 
     async def _find(self, operation: ops.FindQueues) -> ops.QueuesFound:
         """See whether the broker rejects messages because their queue is away."""
@@ -433,7 +435,11 @@ class Bridge:
 
     async def _release(self) -> None:
         if self._tasks:
-            await asyncio.wait(tuple(self._tasks))
+            _, unanswered = await asyncio.wait(tuple(self._tasks), timeout=_LAST_ANSWERS)
+            for task in unanswered:
+                _ = task.cancel()
+            if unanswered:
+                await asyncio.wait(unanswered)
         parts = self._parts
         try:
             if parts is not None:

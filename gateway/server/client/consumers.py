@@ -65,8 +65,8 @@ class Consumers:
                 await self._queues.check(queue_name, channel.link)
                 consuming = channel.consume(queue_name, *consumer)
             await consuming
-            if channel.closed is not None:
-                raise channel.closed
+            if (gone := channel.link.closed or channel.closed) is not None:
+                raise gone
             if cancelled:
                 raise UpstreamError(NOT_FOUND, f"NOT_FOUND - queue '{queue_name}' was deleted", CONSUME)
         except UpstreamError as refusal:

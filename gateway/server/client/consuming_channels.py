@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.amqp.splitter import Sink
 from gateway.server.broker.broker_errors import UpstreamError
@@ -17,6 +17,9 @@ from gateway.server.client.login_handler import LoginHandler
 from gateway.session import ops
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.subscription import Subscription
+
+# How long the end of a channel is waited for, in seconds: the broker does not answer while a queue is away.
+_CLOSED_WITHIN: Final = 10.0
 
 
 class ChannelsOwner(LinkUser, Protocol):
@@ -158,7 +161,9 @@ class ConsumingChannels:
             _ = channel.delete_queue(queue)
         elif not counts:
             channel.give_back()
-        await channel.close_for(self._owner)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSED_WITHIN):
+                await channel.close_for(self._owner)
         if self.pausable.has(channel):
             self.pausable.read_or_pause()
 

@@ -80,6 +80,7 @@ class LostConsumers:
         channel.discard(self._owner)
         if self._ride_through:
             self._undecided[subscription] = asyncio.Event()
+            self._tell_lost(subscription)
         else:
             self._owner.handle(ops.ConsumerCancelled(subscription))
         _ = self._spawn(self._decide(subscription, channel, restore), "cancelled")
@@ -91,13 +92,14 @@ class LostConsumers:
         try:
             if link_is_lost is not None:
                 with contextlib.suppress(UpstreamError):
-                    is_away = await self._login.links.queue_watch.state(subscription.queue) is not QueueState.DELETED
+                    state = await self._login.links.queue_watch.state(_queue_of(subscription))
+                    is_away = state is not QueueState.DELETED
                 if not is_away:
                     await self._until_lost(channel.link, subscription, link_is_lost)
                 if self._undecided.pop(subscription, None) is None:
                     is_away = False
                 elif is_away:
-                    self.wait_for(subscription, restore)
+                    self._begin(subscription, restore, may_be_made=False)
                 else:
                     self._owner.handle(ops.ConsumerCancelled(subscription))
         finally:
@@ -108,7 +110,7 @@ class LostConsumers:
         """Wait for the loss of the link if the virtual host goes: permissions go first, connections last."""
         try:
             async with LinkChannel.opened(link) as channel:
-                await channel.may_consume(subscription.queue)
+                await channel.may_consume(_queue_of(subscription))
         except UpstreamError as refusal:
             if refusal.code == ACCESS_REFUSED or isinstance(refusal, LinkDownError):
                 with contextlib.suppress(TimeoutError):
@@ -116,15 +118,23 @@ class LostConsumers:
 
     # A queue that is away.
 
-    def wait_for(self, subscription: Subscription, restore: Restore, *, may_be_made: bool = False) -> None:
-        """Bring a subscription back when its queue is there again, or tell the session that it does not come back.
+    def wait_for(self, subscription: Subscription, restore: Restore) -> None:
+        """A subscription does not come back with its link: bring it back when its queue is there.
 
-        ``may_be_made``: if the queue is deleted, somebody may make it again, as after the loss of a link.
+        If the queue is deleted somebody may make it again, as after the loss of a virtual host.
         """
+        self._begin(subscription, restore, may_be_made=True)
+        self._tell_lost(subscription)
+
+    def _tell_lost(self, subscription: Subscription) -> None:
+        # Now, though the session may take the event later: another channel may be there by then.
+        subscription.lost()
+        self._owner.handle(ops.QueueAway(subscription))
+
+    def _begin(self, subscription: Subscription, restore: Restore, *, may_be_made: bool) -> None:
         if subscription not in self._waiting:
             work = self._bring_back(subscription, restore, may_be_made)
             self._waiting[subscription] = self._spawn(work, "queue")
-        self._owner.handle(ops.QueueAway(subscription))
 
     async def _bring_back(self, subscription: Subscription, restore: Restore, may_be_made: bool) -> None:
         event: ops.Event = ops.ConsumerCancelled(subscription)
@@ -132,8 +142,10 @@ class LostConsumers:
             async with asyncio.timeout(self._ride_through):
                 if (subscribed := await self._until_back(subscription, restore, may_be_made)) is not None:
                     event = ops.QueueBack(subscribed)
-        except (TimeoutError, UpstreamError):
+        except TimeoutError:
             pass
+        except UpstreamError as refusal:
+            self._log.waits(refusal.text)
         finally:
             self._waiting.pop(subscription, None)
         self._owner.handle(event)
@@ -149,19 +161,20 @@ class LostConsumers:
         backoff = Backoff()
         while (request := self._session.request_of(subscription)) is not None:
             try:
-                links = self._login.links
-                state = await links.queue_watch.state(subscription.queue)
+                links, queue = self._login.links, _queue_of(subscription)
+                state = await links.queue_watch.state(queue)
                 if state is QueueState.AWAY:
                     self._note_away()
                     if self._session.rename_queue(subscription):
                         continue
-                    self._log.waits_for(subscription.queue)
-                    state = await links.queue_watch.settled(subscription.queue)
+                    self._log.waits_for(queue)
+                    state = await links.queue_watch.settled(queue)
                 if state is QueueState.DELETED:
                     # Of a stream that is made again the client has read nothing.
                     subscription.queue_gone()
                     if request.queue is None and not may_be_made:
                         return None
+                    request = self._session.request_of(subscription) or request
                 async with links.restoring:
                     if (subscribed := await self.try_once(request, restore)) is not None:
                         return subscribed
@@ -181,7 +194,7 @@ class LostConsumers:
             UpstreamError: see `Consumers.restore`.
         """
         subscription = request.subscription
-        if self._login.links.queue_watch.is_away(subscription.queue):
+        if self._login.links.queue_watch.is_away(_queue_of(subscription)):
             return None
         try:
             async with asyncio.timeout(PROMPT):
@@ -189,7 +202,7 @@ class LostConsumers:
         except TimeoutError:
             channel = self._channels.remove(subscription)
             if channel is not None:
-                _ = self._spawn(self._channels.close(channel), "queue")
+                channel.abandon(self._owner)
         except UpstreamError as refusal:
             if refusal.code != NOT_FOUND:
                 raise
@@ -219,3 +232,10 @@ class LostConsumers:
         self._undecided.clear()
         for task in self._waiting.values():
             task.cancel()
+
+
+def _queue_of(subscription: Subscription) -> str:
+    """The queue of a subscription, perhaps before the answer to its SUBSCRIBE has had its turn."""
+    request = subscription.request
+    named = request.queue_name if isinstance(request, ops.Subscribe) else ""
+    return named or subscription.queue

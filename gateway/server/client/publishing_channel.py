@@ -125,7 +125,7 @@ class PublishingChannel:
         if operation.has_refused:
             await self._answered()
         await self._drop()
-        self._check_awaited({queue.name for queue in operation.queues})
+        self._refuse_while_away({queue.name for queue in operation.queues})
         try:
             prepared = await self.prepare(ops.PreparePublisher(confirms=True, queue=None))
             for queue in operation.queues:
@@ -134,9 +134,7 @@ class PublishingChannel:
             # Nothing was published on it. Its end is not waited for, since it may take as long as a queue is away.
             channel = self.take()
             if channel is not None:
-                channel.leave_owner()
-                channel.discard(self._owner)
-                _ = channel.start_closing()
+                channel.abandon(self._owner)
             raise
         return prepared
 
@@ -151,11 +149,16 @@ class PublishingChannel:
             except UpstreamError as refusal:
                 if refusal.code != NOT_FOUND:
                     raise
-        self._session.awaited_for_sends = (queue.name,)
-        self._awaited = asyncio.ensure_future(self._login.links.queue_watch.settled(queue.name))
+        self.wait_for(queue.name)
         raise _away(queue.name)
 
-    def _check_awaited(self, wanted: Container[str]) -> None:
+    def wait_for(self, queue: str) -> None:
+        """Open no channel for messages before a queue that is away is back."""
+        if self._awaited is None or self._awaited.done():
+            self._session.awaited_for_sends = (queue,)
+            self._awaited = asyncio.ensure_future(self._login.links.queue_watch.settled(queue))
+
+    def _refuse_while_away(self, wanted: Container[str]) -> None:
         """Refuse while the queue that was waited for last is away, and there are messages for it."""
         if self._awaited is not None and not self._awaited.done():
             [awaited] = self._session.awaited_for_sends

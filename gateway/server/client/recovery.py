@@ -44,6 +44,8 @@ class _Restorer(Protocol):
     @property
     def lacks_publisher(self) -> bool: ...
 
+    async def find_away(self) -> None: ...
+
     async def restore_queues(self, operation: ops.Recover) -> None: ...
 
     async def restore_consumer(self, operation: ops.Subscribe) -> ops.Subscribed | None: ...
@@ -129,6 +131,9 @@ class Recovery:
                 await links.come_back()
                 self._is_down = False
                 await self.turn.take(links.turn)
+                if links.queue_watch.knows_away:
+                    # Asked here, and not one after the other while other sessions wait.
+                    await self._restorer.find_away()
                 async with links.restoring:
                     publisher = await self._restore(subscribed)
             except LinkDownError as down:
@@ -161,9 +166,13 @@ class Recovery:
             for request in lost.subscriptions:
                 if not restorer.lacks_consumer(request.subscription):
                     continue
-                if (back := await restorer.restore_consumer(request)) is not None:
-                    subscribed[request.subscription] = back
-            publisher = await restorer.restore_publisher(lost) if lost.publishing else None
-            lost = restorer.what_is_lost()
-            if not lost.subscriptions and not (lost.publishing and restorer.lacks_publisher):
-                return publisher
+                if (back := await restorer.restore_consumer(request)) is None:
+                    # Other queues may be away, too. Asked together, all take no longer than one.
+                    await restorer.find_away()
+                    break
+                subscribed[request.subscription] = back
+            else:
+                publisher = await restorer.restore_publisher(lost) if lost.publishing else None
+                lost = restorer.what_is_lost()
+                if not lost.subscriptions and not (lost.publishing and restorer.lacks_publisher):
+                    return publisher

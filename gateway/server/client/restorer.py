@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from gateway.server.broker.login_links import LoginLinks
 from gateway.server.client.consumers import Consumers
 from gateway.server.client.consuming_channels import ConsumingChannels
@@ -58,6 +60,19 @@ class Restorer:
         """Whether the session has no publishing channel."""
         return not self._publishing.is_open
 
+    async def find_away(self) -> None:
+        """Leave out the subscriptions whose queues are away, and begin to wait for those of messages."""
+        lost, watch = self._session.what_is_lost(), self._login.links.queue_watch
+        lasting = [each for each in lost.subscriptions if each.queue is None or each.queue.durable]
+        names = {each.queue_name for each in lasting} | {queue.name for queue in lost.queues}
+        await asyncio.gather(*map(watch.state, names), return_exceptions=True)
+        for request in lasting:
+            if watch.is_away(request.queue_name) and self.lacks_consumer(request.subscription):
+                self._consumers.lost.wait_for(request.subscription, self._consumers.restore)
+        for queue in lost.queues:
+            if watch.is_away(queue.name):
+                self._publishing.wait_for(queue.name)
+
     async def restore_queues(self, operation: ops.Recover) -> None:
         """Take the session's exclusive queues again, apart from those that subscriptions declare.
 
@@ -72,7 +87,7 @@ class Restorer:
         restore, lost = consumers.restore, consumers.lost
         subscribed = await lost.try_once(operation, restore)
         if subscribed is None:
-            lost.wait_for(operation.subscription, restore, may_be_made=True)
+            lost.wait_for(operation.subscription, restore)
         return subscribed
 
     async def restore_publisher(self, operation: ops.Recover) -> ops.PublisherPrepared:

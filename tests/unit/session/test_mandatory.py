@@ -249,7 +249,7 @@ def test_a_message_for_a_declared_queue_is_published_again_when_it_is_returned()
     assert not play.session.holds
 
 
-def test_of_messages_without_a_receipt_all_that_may_be_the_returned_one_are_published_again() -> None:
+def test_what_comes_after_a_returned_message_for_its_queue_is_published_again_with_it() -> None:
     play = Playbook()
     play.connect()
     play.client("SEND", "destination:/queue/q", body=b"one")
@@ -262,7 +262,7 @@ def test_of_messages_without_a_receipt_all_that_may_be_the_returned_one_are_publ
     recovery = play.asked()
     assert isinstance(recovery, ops.Recover)
     play.recover(recovery)
-    assert play.published() == ["- q one", "- q two", "- q six"]
+    assert play.published() == ["- q one", "- q two", "- q three", "- q six"]
 
 
 def test_without_riding_through_a_message_for_a_deleted_queue_is_an_error_and_the_next_one_declares_the_queue(

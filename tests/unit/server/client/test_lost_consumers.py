@@ -29,21 +29,24 @@ def refused_while_away(method: Frame) -> Frame | None:
 
 
 def unanswered_while_away(method: Frame) -> Frame | None:
-    """RabbitMQ 4.3 does not answer, not even that the channel is closed."""
-    return None if method.name in ("Queue.Declare", "Basic.Consume", "Channel.Close") else usual_answer(method)
+    """RabbitMQ 4.3 does not answer, nor anything that comes later on the channel."""
+    return None if method.name in ("Queue.Declare", "Basic.Consume") else usual_answer(method)
 
 
 def answer_with(broker: ScriptedBroker, answer: Answer) -> None:
-    """Refused methods close the channel: what comes behind them is ignored."""
+    """Refused methods close the channel: what comes behind them is ignored. Unanswered ones keep it busy."""
     closing: set[tuple[Link, int]] = set()
+    busy: set[tuple[Link, int]] = set()
 
     def script(link: Link, method: Frame) -> Frame | None:
         channel = (link, broker.channel)
         if method.name == "Channel.CloseOk":
             closing.discard(channel)
-        if channel in closing:
+        if channel in closing or channel in busy:
             return None
         given = answer(method)
+        if given is None and isinstance(method, commands.Queue.Declare | commands.Basic.Consume) and not method.nowait:
+            busy.add(channel)
         if isinstance(given, commands.Channel.Close):
             closing.add(channel)
         return given
@@ -201,7 +204,8 @@ def test_a_message_whose_queue_does_not_come_back_in_time_is_an_error_and_the_se
         assert {hold.value for hold in client.session.holds} == {"queue-away"}
         assert b"lost" not in client.output
         await asyncio.sleep(5)
-        assert b"message:Message rejected\nreceipt-id:lost" in client.output
+        assert b"message:Message rejected" in client.output
+        assert b"receipt-id:lost" in client.output
         await client.say("SEND\ndestination:/topic/t\nreceipt:next\n\n", seconds=5)
         client.session.confirm(client.session.confirms.last_sequence, False, True)
         client.advance()

@@ -40,7 +40,13 @@ class Bridge:
         self.said: list[str] = []
         self.log = cast(Any, SimpleNamespace(begin=lambda: None, waits=self.said.append))
         self.links = cast(
-            Any, SimpleNamespace(come_back=self._come_back, restoring=asyncio.Semaphore(1), turn=asyncio.Lock())
+            Any,
+            SimpleNamespace(
+                come_back=self._come_back,
+                restoring=asyncio.Semaphore(1),
+                turn=asyncio.Lock(),
+                queue_watch=SimpleNamespace(knows_away=False),
+            ),
         )
 
     def come_up(self) -> None:
@@ -66,6 +72,9 @@ class Bridge:
     @property
     def lacks_publisher(self) -> bool:
         return self.publisher_losses > 0
+
+    async def find_away(self) -> None:
+        pass
 
     async def restore_queues(self, operation: ops.Recover) -> None:
         pass
