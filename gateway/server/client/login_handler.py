@@ -9,6 +9,7 @@ from functools import partial
 
 import structlog
 
+from gateway.config.base_models import fits_short_string
 from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
 from gateway.server.broker.circuit import UNREACHABLE_HINT
@@ -151,6 +152,9 @@ class LoginHandler:
             SharedLinksError: it cannot be used on shared links.
         """
         links = self.links
+        if "\0" in token:
+            # PLAIN separates by it: the broker cannot be asked.
+            raise UpstreamError(ACCESS_REFUSED, "ACCESS_REFUSED")
         credentials = Credentials(links.login, token)
         return await self._guard(links.virtual_host, credentials, lambda: self._pool.renew(links, token))
 
@@ -244,6 +248,12 @@ def _credentials(operation: ops.Login) -> Credentials | None:
         return None
     if not credentials.login and (claims := claims_of(operation.passcode)) is not None:
         # RabbitMQ takes the user from a token, and any login.
-        return Credentials(str(claims.get("sub") or "token"), credentials.passcode)
+        return Credentials(_user_of(claims), credentials.passcode)
     # RabbitMQ refuses an empty login or passcode, but the AMQP library would replace it with "guest".
     return credentials if credentials.login and credentials.passcode else None
+
+
+def _user_of(claims: dict[str, object]) -> str:
+    """Whom a token names, which nobody has verified yet; just "token" if PLAIN or the log cannot take the name."""
+    user = claims.get("sub")
+    return user if isinstance(user, str) and user and "\0" not in user and fits_short_string(user) else "token"
