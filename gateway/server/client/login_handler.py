@@ -99,7 +99,7 @@ class LoginHandler:
         except LimitReachedError:
             self.release_links()
             return None
-        return ops.LoggedIn(links.broker_version)
+        return _logged_in(links)
 
     async def log_in(self, operation: ops.Login) -> ops.Event:
         """Let the broker decide on a login."""
@@ -112,7 +112,7 @@ class LoginHandler:
             )
             return ops.LoginFailed(ACCESS_REFUSED, "ACCESS_REFUSED")
         try:
-            version = await self._guard(
+            logged_in = await self._guard(
                 virtual_host,
                 credentials,
                 lambda: self._accept(virtual_host, credentials),
@@ -141,7 +141,7 @@ class LoginHandler:
             refusal.__traceback__ = None
             self._log.login_refused(name, credentials.login, refusal.text)
             return ops.LoginFailed(refusal.code, refusal.text)
-        return ops.LoggedIn(version)
+        return logged_in
 
     async def renew(self, token: str) -> list[Link]:
         """Let the broker decide on another token, see `LinkPool.renew`. A refusal counts as that of a login.
@@ -194,16 +194,16 @@ class LoginHandler:
         finally:
             self.is_kept_back = False
 
-    async def _accept(self, virtual_host: VirtualHost, credentials: Credentials) -> tuple[int, ...]:
-        """Get the links and count the session; the broker's version."""
+    async def _accept(self, virtual_host: VirtualHost, credentials: Credentials) -> ops.LoggedIn:
+        """Get the links and count the session; what it learns of the broker."""
         self._limits.check(virtual_host, self._peer.host)
         self._links = await self._pool.log_in(virtual_host, credentials, self._client, self._session)
-        version = self._links.broker_version
+        logged_in = _logged_in(self._links)
         if self._is_closed:
             self.release_links()
         else:
             self.rates = self._limits.enter(virtual_host, credentials.login, self._peer.host)
-        return version
+        return logged_in
 
     @asynccontextmanager
     async def _patiently(self, virtual_host: VirtualHost) -> AsyncIterator[None]:
@@ -238,6 +238,10 @@ class LoginHandler:
         links, self._links = self._links, None
         if links is not None:
             self._pool.release(links)
+
+
+def _logged_in(links: LoginLinks) -> ops.LoggedIn:
+    return ops.LoggedIn(links.broker_version, renews_tokens=bool(links.renews_tokens))
 
 
 def _credentials(operation: ops.Login) -> Credentials | None:
