@@ -229,9 +229,14 @@ class LoginLinks:
         self._broker_version = link.tuning.broker_version
         if self.renews_tokens is None:
             self.renews_tokens = renews_tokens(self.virtual_host, self._broker_version)
-        if credentials is not self._credentials:
-            # Renewed meanwhile.
-            await link.update_secret(self._credentials.passcode)
+        try:
+            while credentials is not self._credentials:
+                # Renewed meanwhile.
+                credentials = self._credentials
+                await link.update_secret(credentials.passcode)
+        except BaseException:
+            await link.close()
+            raise
         if self._is_closed:
             # Nobody would ever close it.
             await link.close()

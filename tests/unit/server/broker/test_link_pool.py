@@ -341,8 +341,32 @@ async def test_a_link_that_opens_meanwhile_gets_the_new_token(setup: Setup) -> N
 
     async def update_secret(_: Link, passcode: str) -> None:
         updated.append(passcode)
+        if passcode == "another":
+            links.use_passcode("one more")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Link, "update_secret", update_secret)
         await opening
-    assert updated == ["another"]
+    assert updated == ["another", "one more"]
+
+
+async def test_a_link_is_closed_if_who_opens_it_goes_while_it_gets_the_new_token(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links = await setup.pool.log_in(virtual_host(token_renewal=True), token(1000), "", "")
+    setup.on_dial = lambda: links.use_passcode("another")
+    updating = asyncio.Event()
+
+    async def update_secret(*_: object) -> None:
+        updating.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Link, "update_secret", update_secret)
+    before = setup.open_links
+    opening = asyncio.ensure_future(links.open_pausable("client", "session"))
+    await updating.wait()
+    assert len(setup.open_links) == len(before) + 1
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert setup.open_links == before
