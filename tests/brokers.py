@@ -63,16 +63,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tests on each release.
 
     Returns:
-        The exit code: 0 if all passed, else 1.
+        The exit code: 0 if all passed, else 1, also if a release is not to be had here.
     """
     parser = argparse.ArgumentParser(prog="python -m tests.brokers", description=__doc__)
     parser.add_argument("--only", action="append", choices=releases.RELEASES, help="on this one alone; may be repeated")
     options, for_pytest = parser.parse_known_args(arguments)
-    try:
-        outcomes = [run(name, for_pytest) for name in options.only or releases.RELEASES]
-    except LocalError as error:
-        print(f"brokers: {error}", file=sys.stderr)
-        return 1
+    outcomes = []
+    for name in options.only or releases.RELEASES:
+        try:
+            outcomes.append(run(name, for_pytest))
+        except LocalError as error:
+            outcomes.append((f"RabbitMQ {name}: {error}", False))
     print(*(line for line, _ in outcomes), sep="\n")
     return 0 if all(well for _, well in outcomes) else 1
 

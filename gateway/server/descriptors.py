@@ -73,7 +73,6 @@ class Descriptors:
     """Counts the clients and the links of one process, and says whether another one fits in."""
 
     def __init__(self, log_limiter: LogRateLimiter) -> None:
-        self.limit = _limit()
         self._clients = 0
         # Each of them may soon open a link.
         self._logging_in = 0
@@ -82,14 +81,15 @@ class Descriptors:
         self._log_limiter = log_limiter
         # How many a client may need.
         self._each = 1
-        self._spare_links = min(_LINKS, self.limit // _LINKS_SHARE)
-        self._clients_and_links = self._beside(_OPEN_AT_START)
+        self._divide(_OPEN_AT_START)
 
     def begin(self, config: GatewayConfig) -> None:
-        """The process has opened what it keeps open, and no client has come."""
+        """The process has opened what it keeps open, and no client has come. Its limit may have been raised."""
+        others = _OPEN_AT_START
         with contextlib.suppress(OSError):
             # Without the one that lists them.
-            self._clients_and_links = self._beside(len(os.listdir("/dev/fd")) - 1)
+            others = len(os.listdir("/dev/fd")) - 1
+        self._divide(others)
         self.use(config)
         log.info("file descriptors", limit=self.limit, clients=self.most_clients)
 
@@ -98,10 +98,12 @@ class Descriptors:
         dedicated = any(virtual_host.links == "dedicated" for virtual_host in config.resolved_virtual_hosts())
         self._each = _WITH_DEDICATED_LINKS if dedicated else 1
 
-    def _beside(self, others: int) -> int:
-        """How many there are for clients and links, beside so many others."""
+    def _divide(self, others: int) -> None:
+        """Divide what the process may have open now, beside so many others."""
+        self.limit = _limit()
+        self._spare_links = min(_LINKS, self.limit // _LINKS_SHARE)
         kept = min(_FILES, self.limit // _FILES_SHARE) + admin_connections()
-        return max(1, self.limit - others - kept)
+        self._clients_and_links = max(1, self.limit - others - kept)
 
     @property
     def most_clients(self) -> int:

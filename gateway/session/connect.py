@@ -369,9 +369,9 @@ class TokenHandler:
         self._is_on = False
         self._context = context
 
-    def logged_in(self, passcode: bytes, broker_version: tuple[int, ...]) -> None:
-        """The client has logged in with this passcode."""
-        self._is_on = renews_tokens(self._context.settings, broker_version)
+    def logged_in(self, passcode: bytes, *, is_on: bool) -> None:
+        """The client has logged in with this passcode, and may renew it or not; see `renews_tokens`."""
+        self._is_on = is_on
         if self._is_on:
             self._expires = expiry_of(passcode)
 

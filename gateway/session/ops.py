@@ -168,9 +168,14 @@ Operation = Login | PreparePublisher | Subscribe | Unsubscribe | RenewToken | Cl
 
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
-    """The broker accepted the login. ``broker_version`` is empty when the broker does not tell it."""
+    """The broker accepted the login.
+
+    ``broker_version`` is empty when the broker does not tell it. ``renews_tokens``: whether the client may renew a
+    token, and the session ends with it.
+    """
 
     broker_version: tuple[int, ...] = ()
+    renews_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -412,7 +412,7 @@ class Session:
         if self._connect.logged_in(event):
             settings = self.settings
             if isinstance(operation, ops.Login):
-                self._tokens.logged_in(operation.passcode, event.broker_version)
+                self._tokens.logged_in(operation.passcode, is_on=event.renews_tokens)
             self.confirms.set_limits(settings)
             self._context.transactions.set_limits(settings.transactions)
             self._limits.frame = settings.max_frame_size

@@ -97,7 +97,7 @@ def _answers_to_client(operation: ops.Operation) -> list[ops.Event]:
             ops.SessionRefused("The user 'a'", 1),
             ops.TooManyFailedLogins(60),
         ]
-        return [ops.LoggedIn(), *failures, ops.BrokerUnreachable()]
+        return [ops.LoggedIn(renews_tokens=True), *failures, ops.BrokerUnreachable()]
     if isinstance(operation, ops.RenewToken):
         return [ops.TokenRenewed(), ops.TokenRefused("no"), lost]
     if isinstance(operation, ops.PreparePublisher):

@@ -17,6 +17,7 @@ from gateway.config.virtual_host import Upstream, VirtualHost
 from gateway.errors import FrameError
 from gateway.parity import FrameReader, ServerFrame
 from gateway.session import ops
+from gateway.session.connect import renews_tokens
 from gateway.session.context import State
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
@@ -184,8 +185,9 @@ class Playbook:
     def connect(self, version: str = "1.2") -> None:
         """Log in."""
         self.client("CONNECT", f"accept-version:{version}", "host:/", "login:guest", "passcode:guest")
-        assert isinstance(self.asked(), ops.Login)
-        self.broker(ops.LoggedIn())
+        login = self.asked()
+        assert isinstance(login, ops.Login)
+        self.broker(ops.LoggedIn(renews_tokens=renews_tokens(login.settings, ())))
         assert self.said() == [f"CONNECTED {version}"]
 
     def prepare(self) -> ops.PreparePublisher:

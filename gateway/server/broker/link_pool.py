@@ -40,7 +40,7 @@ from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
 from gateway.server.stats import GatewayStats
 from gateway.server.tls_contexts import TlsContexts
-from gateway.session.connect import expiry_of, grant_the_same, renews_tokens
+from gateway.session.connect import expiry_of, grant_the_same
 
 log = structlog.get_logger("gateway.broker")
 
@@ -210,7 +210,7 @@ class LinkPool:
         if links.sessions > 1 or shared.waiting:
             before, after = links.passcode.encode(), token.encode()
             # All of them must end with their own tokens.
-            if not (renews_tokens(links.virtual_host, links.broker_version) and grant_the_same(before, after)):
+            if not (links.renews_tokens and grant_the_same(before, after)):
                 raise SharedLinksError
             if not _expires_later(before, after):
                 return []
@@ -245,7 +245,8 @@ class LinkPool:
         passcode_hash = self._hash(credentials.passcode)
         candidates = self._shared.setdefault((virtual_host.name, credentials.login), [])
         for candidate in candidates:
-            is_same_way = _way_to_share(candidate.links.virtual_host) == _way_to_share(virtual_host)
+            links = candidate.links
+            is_same_way = _way_to_share(links.virtual_host) == _way_to_share(virtual_host) and links.takes_sessions
             if hmac.compare_digest(candidate.passcode_hash, passcode_hash) and is_same_way:
                 return candidate
         candidates.append(created := _SharedLogin(passcode_hash, self._links_of(virtual_host, credentials)))

@@ -16,6 +16,7 @@ from gateway.server.broker.link import Link
 from gateway.server.broker.publish_window import PublishWindow
 from gateway.server.broker.queue_watch import QueueWatch
 from gateway.server.broker.redial import Redial
+from gateway.session.connect import renews_tokens
 
 # How many sessions of one login have their channels restored at the same time after a loss.
 _RESTORING: Final = 32
@@ -48,6 +49,9 @@ class LoginLinks:
         # How many sessions use shared links, and the time when the last one left.
         self.sessions = 0
         self.idle_since = 0.0
+        # Whether the sessions renew their tokens and end with them. The first broker settles it for all of them.
+        self.renews_tokens: bool | None = None
+        self._broker_version: tuple[int, ...] = ()
         self._credentials = credentials
         self._open_link = open_link
         self._client = client
@@ -81,9 +85,14 @@ class LoginLinks:
 
     @property
     def broker_version(self) -> tuple[int, ...]:
-        """As numbers; empty without a link."""
+        """As numbers; while no link is open, that of the broker that was opened last."""
         link = self._any
-        return () if link is None else link.tuning.broker_version
+        return self._broker_version if link is None else link.tuning.broker_version
+
+    @property
+    def takes_sessions(self) -> bool:
+        """Whether a session that comes now is one like the others. An upgrade of the broker may be between them."""
+        return self.renews_tokens in {None, renews_tokens(self.virtual_host, self.broker_version)}
 
     @property
     def is_open(self) -> bool:
@@ -217,9 +226,17 @@ class LoginLinks:
     async def _open(self, purpose: str, client: str, session: str, *, patiently: bool = False) -> Link:
         credentials = self._credentials
         link = await self._open_link(self.virtual_host, credentials, purpose, client, session, patiently)
-        if credentials is not self._credentials:
-            # Renewed meanwhile.
-            await link.update_secret(self._credentials.passcode)
+        self._broker_version = link.tuning.broker_version
+        if self.renews_tokens is None:
+            self.renews_tokens = renews_tokens(self.virtual_host, self._broker_version)
+        try:
+            while credentials is not self._credentials:
+                # Renewed meanwhile.
+                credentials = self._credentials
+                await link.update_secret(credentials.passcode)
+        except BaseException:
+            await link.close()
+            raise
         if self._is_closed:
             # Nobody would ever close it.
             await link.close()

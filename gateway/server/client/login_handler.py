@@ -9,6 +9,7 @@ from functools import partial
 
 import structlog
 
+from gateway.config.base_models import fits_short_string
 from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
 from gateway.server.broker.circuit import UNREACHABLE_HINT
@@ -98,7 +99,7 @@ class LoginHandler:
         except LimitReachedError:
             self.release_links()
             return None
-        return ops.LoggedIn(links.broker_version)
+        return _logged_in(links)
 
     async def log_in(self, operation: ops.Login) -> ops.Event:
         """Let the broker decide on a login."""
@@ -111,7 +112,7 @@ class LoginHandler:
             )
             return ops.LoginFailed(ACCESS_REFUSED, "ACCESS_REFUSED")
         try:
-            version = await self._guard(
+            logged_in = await self._guard(
                 virtual_host,
                 credentials,
                 lambda: self._accept(virtual_host, credentials),
@@ -140,7 +141,7 @@ class LoginHandler:
             refusal.__traceback__ = None
             self._log.login_refused(name, credentials.login, refusal.text)
             return ops.LoginFailed(refusal.code, refusal.text)
-        return ops.LoggedIn(version)
+        return logged_in
 
     async def renew(self, token: str) -> list[Link]:
         """Let the broker decide on another token, see `LinkPool.renew`. A refusal counts as that of a login.
@@ -151,6 +152,9 @@ class LoginHandler:
             SharedLinksError: it cannot be used on shared links.
         """
         links = self.links
+        if "\0" in token:
+            # PLAIN separates by it: the broker cannot be asked.
+            raise UpstreamError(ACCESS_REFUSED, "ACCESS_REFUSED")
         credentials = Credentials(links.login, token)
         return await self._guard(links.virtual_host, credentials, lambda: self._pool.renew(links, token))
 
@@ -190,16 +194,16 @@ class LoginHandler:
         finally:
             self.is_kept_back = False
 
-    async def _accept(self, virtual_host: VirtualHost, credentials: Credentials) -> tuple[int, ...]:
-        """Get the links and count the session; the broker's version."""
+    async def _accept(self, virtual_host: VirtualHost, credentials: Credentials) -> ops.LoggedIn:
+        """Get the links and count the session; what it learns of the broker."""
         self._limits.check(virtual_host, self._peer.host)
         self._links = await self._pool.log_in(virtual_host, credentials, self._client, self._session)
-        version = self._links.broker_version
+        logged_in = _logged_in(self._links)
         if self._is_closed:
             self.release_links()
         else:
             self.rates = self._limits.enter(virtual_host, credentials.login, self._peer.host)
-        return version
+        return logged_in
 
     @asynccontextmanager
     async def _patiently(self, virtual_host: VirtualHost) -> AsyncIterator[None]:
@@ -236,6 +240,10 @@ class LoginHandler:
             self._pool.release(links)
 
 
+def _logged_in(links: LoginLinks) -> ops.LoggedIn:
+    return ops.LoggedIn(links.broker_version, renews_tokens=bool(links.renews_tokens))
+
+
 def _credentials(operation: ops.Login) -> Credentials | None:
     """What the broker is asked about; None if it would refuse it."""
     try:
@@ -244,6 +252,12 @@ def _credentials(operation: ops.Login) -> Credentials | None:
         return None
     if not credentials.login and (claims := claims_of(operation.passcode)) is not None:
         # RabbitMQ takes the user from a token, and any login.
-        return Credentials(str(claims.get("sub") or "token"), credentials.passcode)
+        return Credentials(_user_of(claims), credentials.passcode)
     # RabbitMQ refuses an empty login or passcode, but the AMQP library would replace it with "guest".
     return credentials if credentials.login and credentials.passcode else None
+
+
+def _user_of(claims: dict[str, object]) -> str:
+    """Whom a token names, which nobody has verified yet; just "token" if PLAIN or the log cannot take the name."""
+    user = claims.get("sub")
+    return user if isinstance(user, str) and user and "\0" not in user and fits_short_string(user) else "token"

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from gateway.config.loader import parse
-from gateway.server.descriptors import Descriptors, admin_connections, unreachable_limits
+from gateway.server.descriptors import Descriptors, admin_connections, raise_limit, unreachable_limits
 from gateway.server.log_limits import LogRateLimiter
 
 
@@ -46,6 +46,26 @@ def test_most_are_for_clients_and_a_thousand_at_most_for_links_that_may_come(
     assert begun("dedicated").most_clients == dedicated
     assert admin_connections() == admin
     assert begun().limit in {limit, 1 << 20}
+
+
+@pytest.mark.parametrize("lists", [True, False])
+def test_a_limit_that_is_raised_before_the_first_client_counts(lists: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process makes its gateway first, and then raises the soft limit as far as the hard one."""
+    limits = [(256, 4096)]
+
+    def list_open(_: str) -> list[str]:
+        if lists:
+            return ["0"] * 16
+        raise OSError
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, raised: limits.append(raised))
+    monkeypatch.setattr("os.listdir", list_open)
+    descriptors = Descriptors(LogRateLimiter(lambda: 0.0, 1))
+    raise_limit()
+    descriptors.begin(parse("", environment={}))
+    # Beside what is open: 16 for files, 64 for the admin listener, and 512 for links.
+    assert (descriptors.limit, descriptors.most_clients) == (4096, 4096 - (15 if lists else 32) - 16 - 64 - 512)
 
 
 @pytest.mark.parametrize("limit", [128], indirect=True)

@@ -10,7 +10,7 @@ import pytest
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason
 from gateway.session import ops
-from gateway.session.connect import expiry_of, grant_the_same
+from gateway.session.connect import expiry_of, grant_the_same, renews_tokens
 from gateway.session.context import Hold, State
 from tests.support.playbook import Playbook, stomp
 
@@ -42,7 +42,7 @@ def begin(
     play = Playbook(settings)
     play.client("CONNECT", "accept-version:1.2", "login:app", f"passcode:{passcode or expiring(1000)}")
     assert isinstance(play.asked(), ops.Login)
-    play.broker(ops.LoggedIn(broker_version))
+    play.broker(ops.LoggedIn(broker_version, renews_tokens(settings, broker_version)))
     assert play.said() == ["CONNECTED 1.2"]
     return play
 

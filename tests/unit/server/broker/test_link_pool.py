@@ -267,6 +267,31 @@ async def test_what_would_be_felt_by_others_is_refused_unless_there_are_none(
     assert links.passcode == another.passcode
 
 
+async def test_a_token_is_renewed_also_while_no_link_is_open(setup: Setup) -> None:
+    """With RabbitMQ 4.3 a session that shares its links may renew, and this is known before one is opened again."""
+    setup.broker.version = (4, 3, 6)
+    one, _ = [await setup.pool.log_in(virtual_host(), token(1000), "", "") for _ in range(2)]
+    setup.broker.lose()
+    assert (one.is_open, one.broker_version) == (False, (4, 3, 6))
+    assert await renewed(setup, one, token(2000)) == 0
+    assert one.passcode == token(2000).passcode
+
+
+async def test_who_came_before_an_upgrade_does_not_share_with_who_may_renew_since(setup: Setup) -> None:
+    """The first goes on after the end of its token, as sessions did: it must not have that of a neighbour."""
+    setup.broker.version = (4, 2, 1)
+    one, two = [await setup.pool.log_in(virtual_host(), token(1000), "", "") for _ in range(2)]
+    setup.broker.lose()
+    setup.broker.version = (4, 3, 6)
+    await one.consuming_link()
+    assert (one.broker_version, one.renews_tokens) == ((4, 3, 6), False)
+    with pytest.raises(SharedLinksError):
+        await setup.pool.renew(two, token(2000).passcode)
+    new = await setup.pool.log_in(virtual_host(), token(1000), "", "")
+    assert (new is one, new.renews_tokens) == (False, True)
+    assert await setup.pool.log_in(virtual_host(), token(1000), "", "") is new
+
+
 async def test_a_session_that_is_about_to_share_the_links_counts(setup: Setup) -> None:
     host = virtual_host(token_renewal=True, login_cache=0)
     links = await setup.pool.log_in(host, token(1000), "", "")
@@ -316,8 +341,32 @@ async def test_a_link_that_opens_meanwhile_gets_the_new_token(setup: Setup) -> N
 
     async def update_secret(_: Link, passcode: str) -> None:
         updated.append(passcode)
+        if passcode == "another":
+            links.use_passcode("one more")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Link, "update_secret", update_secret)
         await opening
-    assert updated == ["another"]
+    assert updated == ["another", "one more"]
+
+
+async def test_a_link_is_closed_if_who_opens_it_goes_while_it_gets_the_new_token(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links = await setup.pool.log_in(virtual_host(token_renewal=True), token(1000), "", "")
+    setup.on_dial = lambda: links.use_passcode("another")
+    updating = asyncio.Event()
+
+    async def update_secret(*_: object) -> None:
+        updating.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Link, "update_secret", update_secret)
+    before = setup.open_links
+    opening = asyncio.ensure_future(links.open_pausable("client", "session"))
+    await updating.wait()
+    assert len(setup.open_links) == len(before) + 1
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert setup.open_links == before

@@ -266,7 +266,9 @@ def test_a_refused_token_that_is_kept_back_is_not_waited_for_at_the_broker(monke
             return await broker.open_link(host, credentials, purpose, *more)
 
         async def log_in(*_: object) -> LoginLinks:
-            return LoginLinks(virtual_host, Credentials("guest", "guest"), open_link)
+            links = LoginLinks(virtual_host, Credentials("guest", "guest"), open_link)
+            await links.check_login()
+            return links
 
         monkeypatch.setattr(LinkPool, "log_in", log_in)
         clock = asyncio.get_running_loop().time

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Coroutine
 from typing import Any
 from unittest.mock import Mock
@@ -12,6 +14,7 @@ import pytest
 from gateway.config.model import GatewayConfig, Logging
 from gateway.config.virtual_host import VirtualHost
 from gateway.journal.journal import Journal
+from gateway.server.broker.broker_errors import UpstreamError
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import Link
@@ -129,4 +132,44 @@ async def test_after_the_loss_of_the_link_the_broker_is_asked_again(monkeypatch:
     assert logins.dials == 2
     for each in (one, other):
         each.release_links()
+    await logins.close()
+
+
+@pytest.mark.parametrize(
+    ("user", "named"),
+    [
+        ("app", "app"),
+        ("grün" * 51, "grün" * 51),
+        ("grün" * 52, "token"),
+        ("x" * 300_000, "token"),
+        ("app\0guest", "token"),
+        ("\ud800", "token"),
+        ("", "token"),
+        (["app"], "token"),
+        ({"app": 1}, "token"),
+        (1, "token"),
+        (None, "token"),
+    ],
+)
+async def test_what_a_token_calls_its_user_is_used_only_if_it_can_be_a_login(
+    user: object, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has verified the token yet, and RabbitMQ takes any login with it."""
+    logins = Logins(monkeypatch)
+    client = logins.client()
+    token = b"e30.%b." % urlsafe_b64encode(json.dumps({"sub": user}).encode()).rstrip(b"=")
+    assert isinstance(await client.log_in(login(token, name=b"")), ops.LoggedIn)
+    assert client.links.login == named
+    client.release_links()
+    await logins.close()
+
+
+async def test_a_new_token_with_a_nul_is_refused_and_the_broker_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    logins = Logins(monkeypatch)
+    client = logins.client()
+    await client.log_in(login())
+    with pytest.raises(UpstreamError, match="ACCESS_REFUSED"):
+        await client.renew("e30.\0.")
+    assert logins.dials == 1
+    client.release_links()
     await logins.close()
