@@ -258,3 +258,28 @@ def test_a_channel_that_the_broker_closes_for_another_reason_is_an_error() -> No
         assert b"message:access_refused" in client.output
 
     play(scene)
+
+
+@pytest.mark.parametrize(
+    ("frame", "is_renamed"),
+    [
+        ("destination:/topic/t\n", True),
+        ("destination:/topic/t\nexclusive:true\n", False),
+        ("destination:/topic/t\ndurable:true\nauto-delete:false\n", False),
+        ("destination:/queue/q\n", False),
+    ],
+)
+def test_after_the_loss_of_a_link_a_topic_gets_a_new_queue(frame: str, *, is_renamed: bool) -> None:
+    """RabbitMQ 4.3 deletes by name what a node had that was away, when it is back: the old name would not be safe."""
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(f"SUBSCRIBE\nid:1\n{frame}\n")
+        [subscription] = client.session.subscriptions.all
+        old = subscription.queue
+        broker.lose()
+        await asyncio.sleep(5)
+        assert (subscription.queue != old) is is_renamed
+        assert not subscription.is_lost
+        assert b"ERROR" not in client.output
+
+    play(scene)
