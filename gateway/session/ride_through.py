@@ -70,6 +70,8 @@ class RideThrough:
         for subscription in event.subscriptions:
             subscription.lost()
             subscription.awaits_queue = False
+            if not is_exclusive(subscription):
+                rename_queue(context, subscription)
         context.pending.lose(event)
         self._transactions.deliveries_lost()
 
@@ -226,8 +228,8 @@ class RideThrough:
 def rename_queue(context: SessionContext, subscription: Subscription) -> bool:
     """Give a topic's subscription another queue, unless the queue is durable or the client has named it; whether so.
 
-    A queue that ends with its node need not be waited for. When the node is back, RabbitMQ may still delete all that
-    has the old name, also what was declared since.
+    A queue that ends with its node need not be waited for. And RabbitMQ deletes what a lost node had by name, also some
+    time after it is back: a queue that was declared again under its old name goes, too, and its consumer is not told.
     """
     request = subscription.request
     if not isinstance(request, ops.Subscribe) or request.queue is None or request.binding is None:
@@ -238,6 +240,12 @@ def rename_queue(context: SessionContext, subscription: Subscription) -> bool:
     name = subscription.queue = context.fresh_queue_name().decode()
     subscription.request = replace(request, queue=replace(queue, name=name), queue_name=name)
     return True
+
+
+def is_exclusive(subscription: Subscription) -> bool:
+    """Whether a subscription's queue belongs to its session, which declares it again itself."""
+    request = subscription.request
+    return isinstance(request, ops.Subscribe) and request.queue is not None and request.queue.exclusive
 
 
 def request_of(subscription: Subscription) -> ops.Subscribe | None:

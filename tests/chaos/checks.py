@@ -15,6 +15,7 @@ from tests.chaos.schedule import (
     FOR_EACH,
     GATEWAY_KILLS,
     NODE_ENDS,
+    NODE_SILENCES,
     PROBE,
     QUORUM_SUBSCRIPTIONS,
     QUORUMS,
@@ -74,7 +75,9 @@ def _why_lost(history: History, copy: Copy, queue: str) -> Excuse | None:
     if is_lost_with_node and any(there_at <= span.end for span in history.ends(queue)):
         return Excuse.NOT_PERSISTENT
     is_dropped = place.kind is Kind.DURABLE and history.promise.drops_for_absent
-    if is_dropped and any_overlap(history.ends(queue), *history.publishing[copy]):
+    # In a partition the queues of the others are away, too.
+    away = [*history.ends(queue), *history.spans(NODE_SILENCES)]
+    if is_dropped and any_overlap(away, *history.publishing[copy]):
         return Excuse.SUBSCRIPTION_AWAY
     if place.ack is Ack.AUTO and _may_be_on_its_way(history, copy, queue):
         return Excuse.ON_ITS_WAY

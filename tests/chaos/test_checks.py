@@ -195,6 +195,11 @@ class TestMissing:
         assert told(*events(5), schedule=schedule, promise=NEWEST) == ["lost"]
         assert told(*events(15), schedule=schedule, promise=CLUSTER) == ["lost"]
         assert told(*events(1), schedule=schedule, promise=CLUSTER) == ["lost"]
+        # What stood still is apart from the others when it goes on: for those who are connected to it, they are away.
+        message = events(5)[:-1]
+        freeze = Fault(3, 9, Harm.NODE_FREEZE)
+        assert excuses(*message, freeze, schedule=schedule, promise=CLUSTER) == {Excuse.SUBSCRIPTION_AWAY}
+        assert told(*message, freeze, schedule=schedule, promise=NEWEST) == ["lost"]
 
     def test_a_queue_that_is_deleted_takes_what_was_in_it(self) -> None:
         deletion = Fault(3, 8, Harm.QUEUE_DELETION, queues=(QUEUE,))

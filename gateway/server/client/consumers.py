@@ -74,7 +74,7 @@ class Consumers:
             await self._undo(channel, declared, refusal)
             raise
         self._queues.exclusive.consumed(subscription, queue_name)
-        channel.on_closed = partial(self._owner.channel_closed, publishing=False)
+        channel.on_closed = partial(self.lost.closed, subscription, self.restore)
         channel.on_cancelled = partial(self.lost.cancelled, subscription, self.restore)
         self._channels.pausable.read_or_pause()
         return ops.Subscribed(subscription, queue_name)

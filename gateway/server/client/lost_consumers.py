@@ -85,6 +85,21 @@ class LostConsumers:
             self._owner.handle(ops.ConsumerCancelled(subscription))
         _ = self._spawn(self._decide(subscription, channel, restore), "cancelled")
 
+    def closed(self, subscription: Subscription, restore: Restore, refusal: UpstreamError) -> None:
+        """The broker has closed the channel of a subscription.
+
+        It misses the subscription's own queue if it deletes what a lost node had, by its name, while that is declared
+        again.
+        """
+        is_missed = refusal.code == NOT_FOUND and self._ride_through and self._session.rename_queue(subscription)
+        if not is_missed:
+            self._owner.channel_closed(refusal, publishing=False)
+            return
+        if (channel := self._channels.remove(subscription)) is not None:
+            channel.discard(self._owner)
+        self._queues.exclusive.consumer_cancelled(subscription)
+        self.wait_for(subscription, restore)
+
     async def _decide(self, subscription: Subscription, channel: LinkChannel, restore: Restore) -> None:
         """The queue is gone, or its node. If its virtual host goes with it, the link does, too."""
         link_is_lost = self._undecided.get(subscription)

@@ -228,3 +228,62 @@ def test_a_session_that_ends_while_it_asks_about_a_queue_waits_for_nothing() -> 
         assert client.released == ["login", "links"]
 
     play(scene)
+
+
+@pytest.mark.parametrize("destination", ["/topic/t", "/exchange/amq.topic/t"])
+def test_a_queue_that_the_broker_deletes_while_it_is_bound_gets_another_name(
+    destination: str,
+) -> None:
+    """RabbitMQ 3.10 deletes what a lost node had, by name, and what was declared again meanwhile with it."""
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(f"SUBSCRIBE\nid:1\ndestination:{destination}\n\n")
+        [subscription] = client.session.subscriptions.all
+        old = subscription.queue
+        consuming = next(link for link in broker.links if link.purpose == "consume")
+        missing = commands.Channel.Close(404, f"NOT_FOUND - no queue '{old}' in vhost '/'", 50, 20)
+        broker.tell(consuming, pamqp.frame.marshal(missing, 1))
+        await asyncio.sleep(5)
+        assert subscription.queue != old
+        assert client.session.awaited_queues == []
+        assert b"ERROR" not in client.output
+        assert "Queue.Bind" in broker.methods
+
+    play(scene)
+
+
+def test_a_channel_that_the_broker_closes_for_another_reason_is_an_error() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SUBSCRIBE\nid:1\ndestination:/topic/t\n\n")
+        consuming = next(link for link in broker.links if link.purpose == "consume")
+        closed = commands.Channel.Close(403, "ACCESS_REFUSED - no", 50, 20)
+        broker.tell(consuming, pamqp.frame.marshal(closed, 1))
+        await asyncio.sleep(5)
+        assert b"message:access_refused" in client.output
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("frame", "is_renamed"),
+    [
+        ("destination:/topic/t\n", True),
+        ("destination:/topic/t\nexclusive:true\n", False),
+        ("destination:/topic/t\ndurable:true\nauto-delete:false\n", False),
+        ("destination:/queue/q\n", False),
+    ],
+)
+def test_after_the_loss_of_a_link_a_topic_gets_a_new_queue(frame: str, *, is_renamed: bool) -> None:
+    """RabbitMQ 4.3 deletes by name what a node had that was away, when it is back: the old name would not be safe."""
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(f"SUBSCRIBE\nid:1\n{frame}\n")
+        [subscription] = client.session.subscriptions.all
+        old = subscription.queue
+        broker.lose()
+        await asyncio.sleep(5)
+        assert (subscription.queue != old) is is_renamed
+        assert not subscription.is_lost
+        assert b"ERROR" not in client.output
+
+    play(scene)
