@@ -44,7 +44,8 @@ _ANSWERED_WITHIN: Final = 10.0
 # So many sessions are looked at before others have their turn.
 _SESSIONS_PER_ROUND: Final = 200
 
-# RabbitMQ refuses one connection too many with the code of a virtual host that the user may not use.
+# RabbitMQ refuses one connection too many with the code of a virtual host that the user may not use. The names of both
+# stand before this in quotation marks.
 _IS_LIMIT: Final = "limit ("
 
 # How the names of queues begin that a session gets for itself. Permissions are for all of them alike.
@@ -78,7 +79,7 @@ _Consumers = list[tuple[Rechecked, Subscription]]
 class _Login:
     """The sessions that share the links of a login."""
 
-    __slots__ = ("interval", "is_doubted", "links", "sessions", "timer")
+    __slots__ = ("doubted", "interval", "links", "sessions", "timer")
 
     def __init__(self, links: LoginLinks, interval: float) -> None:
         self.links = links
@@ -86,8 +87,8 @@ class _Login:
         # A dictionary keeps their order.
         self.sessions: dict[Rechecked, None] = {}
         self.timer: asyncio.TimerHandle | None = None
-        # Whether the last check was refused something.
-        self.is_doubted = False
+        # What the last check was refused; None stands for the login itself.
+        self.doubted: set[_Consumed | None] = set()
 
 
 class Rechecks:
@@ -135,9 +136,8 @@ class Rechecks:
             async with self._slots:
                 result = await self._ask(login)
         finally:
-            login.is_doubted = result == "doubted" or (login.is_doubted and result == "unanswered")
             if login.sessions:
-                self._schedule(login, min(login.interval, _CONFIRMED_AFTER) if login.is_doubted else login.interval)
+                self._schedule(login, min(login.interval, _CONFIRMED_AFTER) if login.doubted else login.interval)
             host = self._stats.host(self._stats.label(login.links.virtual_host.name))
             host.rechecks[result] += 1
 
@@ -150,9 +150,12 @@ class Rechecks:
         except UpstreamError as refusal:
             if isinstance(refusal, LinkDownError) or not _is_of_login(refusal):
                 return "unanswered"
-            if login.is_doubted:
-                self._revoke_login(login, refusal.text)
-            return "revoked" if login.is_doubted else "doubted"
+            if None not in login.doubted:
+                login.doubted = {None}
+                return "doubted"
+            login.doubted = set()
+            self._revoke_login(login, refusal.text)
+            return "revoked"
         try:
             return await self._ask_about_consumers(login, link)
         except (UpstreamError, TimeoutError):
@@ -162,22 +165,24 @@ class Rechecks:
             await link.close()
 
     async def _ask_about_consumers(self, login: _Login, link: Link) -> str:
-        has_revoked = False
+        has_revoked, doubted = False, set[_Consumed | None]()
         for consumed, consumers in (await _consumed_by(login)).items():
             if not login.sessions:
                 break
             example = consumers[0][1].queue
             if not await _refusal(link, example, consumed.binding):
                 continue
-            if not login.is_doubted:
-                return "doubted"
+            if consumed not in login.doubted:
+                doubted.add(consumed)
+                continue
             for session, subscription in consumers:
                 # Each in the broker's words about its own queue.
                 if text := await _refusal(link, subscription.queue, consumed.binding):
                     has_revoked = True
                     self._tell(login, text, sessions=1, destination=subscription.address.decode(errors="replace"))
                     self._paced.do(session, partial(session.revoke, text, subscription))
-        return "revoked" if has_revoked else "allowed"
+        login.doubted = doubted
+        return "revoked" if has_revoked else "doubted" if doubted else "allowed"
 
     def _revoke_login(self, login: _Login, text: str) -> None:
         """End all sessions of a login that the broker does not accept any more."""
@@ -202,7 +207,8 @@ class Rechecks:
 
 def _is_of_login(refusal: UpstreamError) -> bool:
     """Whether a broker refuses the login or the virtual host, and not one connection more."""
-    return refusal.code == ACCESS_REFUSED or (refusal.code == NOT_ALLOWED and _IS_LIMIT not in refusal.text)
+    _, _, behind_names = refusal.text.rpartition("'")
+    return refusal.code == ACCESS_REFUSED or (refusal.code == NOT_ALLOWED and _IS_LIMIT not in behind_names)
 
 
 async def _consumed_by(login: _Login) -> dict[_Consumed, _Consumers]:

@@ -7,12 +7,13 @@ import random
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
+import pytest
 from pamqp import commands
 from pamqp.base import Frame
 
 from gateway.config.model import Logging
 from gateway.config.virtual_host import VirtualHost
-from gateway.server.broker.broker_errors import LinkDownError
+from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
 from gateway.server.broker.link import Link
 from gateway.server.client.rechecks import Rechecks
 from gateway.server.log_limits import LogLimits
@@ -95,6 +96,51 @@ def test_a_refusal_ends_only_what_is_refused_once_more() -> None:
         await asyncio.sleep(CONFIRMED)
         assert [subscription.tag for subscription in client.session.subscriptions.all] == [b"T_1"]
         assert client.output.count(b"ERROR") == client.output.count(b"subscription:2") == 1
+        rechecks.leave(client.bridge)
+
+    play(scene)
+
+
+def test_a_refusal_of_something_else_confirms_nothing() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        rechecks, stats = rechecks_of(broker, client)
+        await client.say(SUBSCRIBE.format(1, "/queue/a"), SUBSCRIBE.format(2, "/queue/b"))
+        rechecks.enter(client.bridge, client.links, INTERVAL)
+        permissions = Permissions(broker)
+        permissions.refuses = {"a"}
+        while not stats.host("/").rechecks["doubted"]:  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(1)
+        permissions.refuses = {"b"}
+        await asyncio.sleep(CONFIRMED)
+        assert stats.host("/").rechecks == {"doubted": 2}
+        assert client.output.count(b"ERROR") == 0
+        await asyncio.sleep(CONFIRMED)
+        assert stats.host("/").rechecks == {"doubted": 2, "revoked": 1}
+        assert client.output.count(b"ERROR") == client.output.count(b"subscription:2") == 1
+        rechecks.leave(client.bridge)
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("NOT_ALLOWED - access to vhost 'limit (' refused for user 'limit ('", True),
+        ("NOT_ALLOWED - access to vhost '/' refused for user 'app': connection limit (5) is reached", False),
+        ("NOT_ALLOWED - connection refused for user 'app': user connection limit (5) is reached", False),
+        ("NOT_ALLOWED - connection refused: node connection limit (5) is reached", False),
+    ],
+)
+def test_one_connection_too_many_is_no_refusal_whatever_the_names_are(text: str, counts: bool) -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        async def open_link(*_: object) -> Link:
+            raise UpstreamError(530, text)
+
+        rechecks, stats = rechecks_of(broker, client)
+        client.links._open_link = open_link
+        rechecks.enter(client.bridge, client.links, INTERVAL)
+        await asyncio.sleep(2 * INTERVAL)
+        assert ("revoked" in stats.host("/").rechecks) is counts
         rechecks.leave(client.bridge)
 
     play(scene)
