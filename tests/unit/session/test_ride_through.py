@@ -148,6 +148,24 @@ def test_what_is_not_confirmed_is_published_again_in_order_before_anything_new(p
     assert play.said() == []
 
 
+def test_much_is_published_again_in_pieces_and_nothing_new_comes_between(play: Playbook) -> None:
+    body = "x" * (40 << 10)
+    sending(play, *(("/topic/a", f"r{number}", body) for number in range(6)))
+    operation = play.lose(publishing=True)
+    play.recover(operation)
+    assert play.session.holds == {Hold.REPLAY}
+    play.client("SEND", "destination:/topic/a", body="new")
+    sizes = []
+    while play.session.has_publishes:
+        sizes.append(sum(map(len, play.session.take_publishes(64 << 10))))
+    # What is encoded at once, and then a message after which the piece is large enough.
+    assert len(sizes) > 1
+    assert max(sizes) < 5 * len(body)
+    assert not play.session.holds
+    play.go_on()
+    assert play.published() == ["amq.topic a new"]
+
+
 def test_what_is_published_again_has_the_receipt_among_its_headers_as_before(play: Playbook) -> None:
     """A broker that returns it names it by that."""
     play.client("SEND", "destination:/topic/t", "receipt:r1", "x:y")
