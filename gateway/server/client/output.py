@@ -93,7 +93,13 @@ class ClientOutput:
             return sum(map(len, pieces))
         data = b"".join(output)
         output.clear()
-        self.transport.write(data)
+        try:
+            self.transport.write(data)
+        except RuntimeError:
+            # The client has reset the connection, and uvloop tells a moment later (``connection_lost``).
+            if not self.transport.is_closing():
+                raise
+            return 0
         return len(data)
 
     def pause(self, now: float) -> None:
@@ -150,7 +156,7 @@ class ClientOutput:
                 self.transport.write_eof()
                 if not is_reading:
                     self.transport.resume_reading()
-            except OSError:
+            except (OSError, RuntimeError):
                 # The client reset the connection at the same moment.
                 self.transport.abort()
         self._close_timer = asyncio.get_running_loop().call_later(_CLOSE_TIMEOUT, self.transport.abort)

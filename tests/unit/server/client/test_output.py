@@ -123,3 +123,23 @@ def test_a_client_whose_settlement_is_a_fault_keeps_no_other_one_from_settling()
     run_in_virtual_time(settle())
     assert [client.settled for client in clients] == [1, 0, 1]
     assert [client.faults for client in clients] == [[], ["a fault"], []]
+
+
+class _Reset(_Stuck):
+    """A transport of uvloop whose client has reset the connection, before anybody is told."""
+
+    def __init__(self, *, is_closed: bool) -> None:
+        super().__init__()
+        self._is_closed = is_closed
+
+    def is_closing(self) -> bool:
+        return self._is_closed
+
+    def write(self, data: object) -> None:
+        raise RuntimeError("the handler is closed")
+
+
+def test_a_client_that_has_just_reset_its_connection_is_no_fault() -> None:
+    assert ClientOutput(_Reset(is_closed=True), over_tls=False).write([b"x"]) == 0
+    with pytest.raises(RuntimeError):
+        ClientOutput(_Reset(is_closed=False), over_tls=False).write([b"x"])
