@@ -131,7 +131,7 @@ class CloseUpstream:
 
 @dataclass(frozen=True, slots=True)
 class FindQueues:
-    """Find out whether one of these queues, by their names, is away: its node is. Answered by QueuesFound."""
+    """Find out whether one of these queues, by their names, is deleted or away. Answered by QueuesFound."""
 
     queues: tuple[str, ...]
 
@@ -300,9 +300,9 @@ class QueueBack:
 
 @dataclass(frozen=True, slots=True)
 class QueuesFound:
-    """Whether one of the queues that were asked for is away."""
+    """Whether one of the queues that were asked for is not there: it is away, or deleted."""
 
-    is_any_away: bool
+    is_any_missing: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ class RideThrough:
         """It is known why the broker rejected messages: their queue is away, or it takes none."""
         self._context.operation_done()
         publisher = self._publisher
-        if publisher.is_in_doubt and not event.is_any_away and not publisher.is_lost:
+        if publisher.is_in_doubt and not event.is_any_missing and not publisher.is_lost:
             publisher.give_up_refused()
         # Else they are away, or the broker has returned others meanwhile.
         publisher.is_in_doubt = False

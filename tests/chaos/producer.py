@@ -61,7 +61,10 @@ class Producer(ChaosClient):
             unit, self._next = self._next, self._next + 1
             await self._send(talk, unit, sent)
             if self._next % self.plan.burst == 0:
-                await asyncio.sleep(self.plan.pace)
+                # Not longer than the session lasts.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self.plan.pace):
+                        await talk.over.wait()
         while self._unanswered:
             await self._room(talk, 1)
         if self.plan.requests:

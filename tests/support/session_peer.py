@@ -150,7 +150,7 @@ class ModelBridge:
                 self._broker.delete(operation.delete_queue)
             return ops.Unsubscribed()
         # It has one node.
-        found = ops.QueuesFound(is_any_away=False) if isinstance(operation, ops.FindQueues) else None
+        found = ops.QueuesFound(is_any_missing=False) if isinstance(operation, ops.FindQueues) else None
         if found is None:
             self._close_channels()
         return found or ops.UpstreamClosed()

@@ -256,13 +256,14 @@ class Bridge:
         return is_starting or state is not QueueState.DELETED
 
     async def _find(self, operation: ops.FindQueues) -> ops.QueuesFound:
-        """See whether the broker rejects messages because their queue is away."""
+        """See whether the broker rejects messages because their queue is away, or was deleted."""
         watch = self._login.links.queue_watch
         states = await asyncio.gather(*map(watch.state, operation.queues), return_exceptions=True)
         is_any_away = QueueState.AWAY in states
         if is_any_away:
             self._pool.queue_away(self._session.settings)
-        return ops.QueuesFound(is_any_away)
+        # One that was deleted is declared again.
+        return ops.QueuesFound(is_any_away or QueueState.DELETED in states)
 
     async def _perform(self, operation: ops.Operation) -> ops.Event:
         """Carry out what is answered once."""

@@ -287,3 +287,22 @@ def test_after_the_loss_of_a_link_a_topic_gets_a_new_queue(frame: str, *, is_ren
         assert b"ERROR" not in client.output
 
     play(scene)
+
+
+def test_a_message_that_is_rejected_because_its_queue_was_deleted_is_published_again() -> None:
+    """RabbitMQ rejects what is on its way to a quorum queue while that is deleted."""
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SEND\ndestination:/queue/q\nreceipt:1\n\nhi")
+        answer_with(broker, answer_without_queue)
+        broker.methods.clear()
+        client.session.confirm(client.session.confirms.last_sequence, False, False)
+        client.advance()
+        await asyncio.sleep(5)
+        assert b"ERROR" not in client.output
+        assert broker.methods.count("Basic.Publish") == 1
+        client.session.confirm(client.session.confirms.last_sequence, False, True)
+        client.advance()
+        assert b"receipt-id:1" in client.output
+
+    play(scene)
