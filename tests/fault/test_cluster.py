@@ -9,10 +9,9 @@ from itertools import count
 
 import pytest
 
-from deploy.local.broker import cluster
-from deploy.local.errors import LocalError
 from deploy.local.node import PrivateNode
 from tests.support.admin import AdminClient
+from tests.support.brokers import private_cluster
 from tests.support.deadline import until
 from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process
 from tests.support.stomp_client import ConnectionOverError, StompClient
@@ -25,11 +24,8 @@ _PATIENCE = 60.0
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[list[PrivateNode]]:
-    try:
-        with cluster(3) as nodes:
-            yield nodes
-    except LocalError as error:
-        pytest.skip(f"needs private nodes: {error}")
+    with private_cluster(3) as nodes:
+        yield nodes
 
 
 @pytest.fixture

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from deploy.local.broker import cluster
-from deploy.local.errors import LocalError
 from deploy.local.node import PrivateNode
 from gateway.parity import AmqpBroker
 from tests.support.admin import AdminClient
+from tests.support.brokers import private_cluster
 from tests.support.deadline import until, within
 from tests.support.gateway import GatewayProcess, configuration, gateway_process
 from tests.support.stomp_client import StompClient
@@ -30,11 +29,8 @@ _PATIENCE = 90.0
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[list[PrivateNode]]:
     """Three, since two nodes of RabbitMQ 4.3 are no majority without the third."""
-    try:
-        with cluster(3) as nodes:
-            yield nodes
-    except LocalError as error:
-        pytest.skip(f"needs private nodes: {error}")
+    with private_cluster(3) as nodes:
+        yield nodes
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from deploy.local.broker import PRIVATE, Broker, running
+from deploy.local.broker import PRIVATE, Broker, cluster, running
 from deploy.local.errors import LocalError
+from deploy.local.node import PrivateNode
 from gateway.parity import AmqpBroker, BrokerRefusalError, Release
 from tests.support.deadline import until
 
@@ -28,6 +29,16 @@ def private_broker(plugins: Sequence[str] = (), config: Sequence[str] = ()) -> I
             broker.kill()
     except LocalError as error:
         pytest.skip(f"needs a private node: {error}")
+
+
+@contextmanager
+def private_cluster(size: int) -> Iterator[list[PrivateNode]]:
+    """Start a cluster of RabbitMQ nodes that only one test module uses, or skip the test where that is impossible."""
+    try:
+        with cluster(size) as nodes:
+            yield nodes
+    except LocalError as error:
+        pytest.skip(f"needs private nodes: {error}")
 
 
 def release_of(broker: Broker) -> Release:
