@@ -29,7 +29,6 @@ from gateway.server.broker.broker_errors import (
     LinkDownError,
     UpstreamError,
     cause_of,
-    is_cancelled,
 )
 from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.tap import Tap
@@ -334,16 +333,15 @@ class Link:
             return
         self.is_closing = True
         self.resume_reading()
-        # Cancelling the library would not help: it first waits until the broker has read everything.
-        too_late = asyncio.get_running_loop().call_later(_CLOSE_TIMEOUT, self._tap.transport.abort)
+        closing = asyncio.ensure_future(connection.close())
+        # Nobody wants to know how it failed.
+        closing.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
-            await connection.close()
-        except (AMQPError, OSError, RuntimeError, asyncio.CancelledError):
-            if is_cancelled():
-                raise
+            await asyncio.wait((closing,), timeout=_CLOSE_TIMEOUT)
         finally:
-            too_late.cancel()
+            # First the socket: the library waits until the broker has read everything, also when it is cancelled.
             self._tap.transport.abort()
+            closing.cancel()
 
     # Called by the tap. Each session is called through the fault boundary, so that a fault in one ends that one only.
 

@@ -19,6 +19,7 @@ from gateway.server.broker.link import Link, Tuning
 from gateway.server.broker.publish_window import PublishWindow
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
+from tests.support.virtual_time import run_in_virtual_time
 
 # What RabbitMQ takes in one frame before the login, and what of it the gateway promises to credentials.
 _FRAME = 4096
@@ -125,3 +126,26 @@ async def test_the_channel_of_the_publish_window_is_nobodys_and_keeps_no_link_op
     assert (window.channels, link.channels, link.is_idle) == (1, 0, True)
     LinkChannel.begun(link)
     assert (link.channels, link.is_idle) == (1, False)
+
+
+def test_a_link_closes_in_time_although_the_library_waits_for_ever() -> None:
+    aborted: list[bool] = []
+
+    async def close() -> None:
+        """As aio-pika's, which waits for a callback also when it is cancelled."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.Event().wait()
+
+    async def scene() -> None:
+        whose = ClientProperties("own", "/", "guest", "gw", "client", "s")
+        limits = LogLimits(Logging(), lambda: 0.0)
+        link = Link(whose, BrokerUrl("amqp", "broker", 5672), lambda: None, limits, PacedWork())
+        transport = SimpleNamespace(abort=lambda: aborted.append(True))
+        tap = SimpleNamespace(transport=transport, resume_reading=lambda: None)
+        link.opened(cast(Any, SimpleNamespace(close=close)), cast(Any, tap), Tuning())
+        await asyncio.wait_for(link.close(), 10)
+
+    run_in_virtual_time(scene())
+    assert aborted == [True]
