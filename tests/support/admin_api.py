@@ -33,7 +33,8 @@ def a_session(name: str, **changes: object) -> Item:
     item: Item = {
         "id": name, "virtual_host": "/", "login": "guest", "peer": "127.0.0.1:40000", "transport": "tcp", "tls": False,
         "version": "1.2", "state": "connected", "connected_at": "2026-11-21T10:00:00Z", "heart_beat": "10000,10000",
-        "listener": "127.0.0.1:61613", "holds": [], "subscriptions": 0, "unacknowledged": 0, "unconfirmed": 0,
+        "listener": "127.0.0.1:61613", "holds": [], "awaited_queues": [],
+        "subscriptions": 0, "unacknowledged": 0, "unconfirmed": 0,
         "transactions": 0, "frames_received": 1, "messages_published": 0, "messages_delivered": 0,
         "bytes_received": 100, "bytes_sent": 100, "write_buffer_bytes": 0,
     }  # fmt: skip

@@ -130,7 +130,14 @@ def test_refused_connections_are_told_where_there_are_some(browser: Browser, api
 
 
 def test_hostile_names_stay_text(browser: Browser, api: AdminApi) -> None:
-    api.lists["sessions"][0] |= {"id": EVIL, "login": EVIL, "peer": EVIL, "virtual_host": EVIL, "holds": [EVIL]}
+    api.lists["sessions"][0] |= {
+        "id": EVIL,
+        "login": EVIL,
+        "peer": EVIL,
+        "virtual_host": EVIL,
+        "holds": [EVIL],
+        "awaited_queues": [EVIL],
+    }
     api.overview |= {"ready": False, "reasons": [EVIL], "errors": {EVIL: 1}, "holds": {EVIL: 1}, "node": EVIL}
     api.lists["destinations"][0] |= {"destination": EVIL}
     send = {"destination": EVIL, "kind": "queue", "messages": 1, "bytes": 1}
