@@ -43,7 +43,8 @@ async def test_disconnect_has_no_receipt_while_the_broker_is_silent(
 async def test_an_operation_has_a_deadline(broker: Broker, proxy: ChaosProxy, queue: str, what: str) -> None:
     """The ERROR says what was asked of the broker. When the broker answers later, nothing of the session is left."""
     destination = f"/queue/{queue}"
-    config = parsed(broker.amqp_url, upstream=upstream(proxy.address, operation_timeout="1s"))
+    # A queue may be away for as long as sessions ride through.
+    config = parsed(broker.amqp_url, upstream=upstream(proxy.address, operation_timeout="1s", ride_through="1s"))
     async with gateway_here(config) as gateway, within():
         address = gateway.addresses[0]
         async with StompClient.logged_in(address) as client, StompClient.logged_in(address) as neighbour:

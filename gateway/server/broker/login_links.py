@@ -92,7 +92,8 @@ class LoginLinks:
     @property
     def takes_sessions(self) -> bool:
         """Whether a session that comes now is one like the others. An upgrade of the broker may be between them."""
-        return self.renews_tokens in {None, renews_tokens(self.virtual_host, self.broker_version)}
+        settled, now = self.renews_tokens, renews_tokens(self.virtual_host, self.broker_version)
+        return settled in {None, now}
 
     @property
     def is_open(self) -> bool:

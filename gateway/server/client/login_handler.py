@@ -152,7 +152,7 @@ class LoginHandler:
             SharedLinksError: it cannot be used on shared links.
         """
         links = self.links
-        if "\0" in token:
+        if token.count("\0"):
             # PLAIN separates by it: the broker cannot be asked.
             raise UpstreamError(ACCESS_REFUSED, "ACCESS_REFUSED")
         credentials = Credentials(links.login, token)
