@@ -22,7 +22,8 @@ from tests.support.scripted_broker import BridgedClient, ScriptedBroker, play, u
 from tests.support.virtual_time import run_in_virtual_time
 
 INTERVAL: Final = 60.0
-CONFIRMED: Final = 5.0
+# A second more, since the first refusal may have been noticed at once, and questions take time.
+CONFIRMED: Final = 6.0
 BAD_ARGUMENT = commands.Channel.Close(406, "PRECONDITION_FAILED - invalid arg 'x-priority'", 60, 20)
 REFUSED = commands.Channel.Close(403, "ACCESS_REFUSED - access refused", 60, 20)
 SUBSCRIBE: Final = "SUBSCRIBE\nid:{0}\nack:client\nprefetch-count:9\ndestination:{1}\n\n"
