@@ -196,6 +196,11 @@ class Splitter:
         self._forget_sink(channel)
         self.sinks[channel] = sink
 
+    def drop(self, channel: int) -> None:
+        """Throw the data of a channel away from now on, if it goes anywhere."""
+        if (sink := self.sinks.get(channel)) is not None:
+            sink.drop()
+
     def unregister(self, channel: int) -> None:
         """Forget a channel. To be called once it is closed: until then the broker may send deliveries."""
         self._forget_sink(channel)

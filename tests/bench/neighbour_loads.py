@@ -19,19 +19,20 @@ from tests.bench.wire import NotMeasurableError, RowError
 _TINY = b"SEND\ndestination:/topic/load\n\n\0"
 _FLOODERS = 50
 
-# Closes the connections that have received more than so many bytes since it began, as soon as there are any.
+# Begins to watch for connections that receive more than so many bytes from now on, and closes the first that do.
 _CLOSE_LARGE = """
 Octets = fun(P) -> [{recv_oct, N}] = rabbit_networking:connection_info(P, [recv_oct]), N end,
 Before = maps:from_list([{P, Octets(P)} || P <- rabbit_networking:connections_local()]),
 F = fun F(0) -> nothing;
         F(N) ->
-            Large = fun(P) -> Octets(P) - maps:get(P, Before, 0) > %d end,
+            Large = fun(P) -> (catch Octets(P) - maps:get(P, Before, 0) > %d) =:= true end,
             case [P || P <- rabbit_networking:connections_local(), Large(P)] of
                 [] -> timer:sleep(2), F(N - 1);
                 Found -> [rabbit_networking:close_connection(P, "replay") || P <- Found], closed
             end
     end,
-F(5000).
+persistent_term:put(replay, nothing),
+spawn(fun() -> persistent_term:put(replay, F(15000)) end).
 """
 
 
@@ -131,11 +132,9 @@ async def _replay(run: Run) -> float:
     large, control = round(run.scale * (20 << 20)), run.server.broker.control
     if control is None:
         raise NotMeasurableError("needs rabbitmqctl")
-    closing = asyncio.create_task(asyncio.to_thread(control, ["eval", _CLOSE_LARGE % large]))
-    # rabbitmqctl takes a second or two to begin.
-    await asyncio.sleep(4)
+    await asyncio.to_thread(control, ["eval", _CLOSE_LARGE % large])
     seconds = await _committed(run, _large_sends(f"/amq/queue/{run.queue()}") * run.count(960))
-    if "closed" not in await closing:
+    if "closed" not in await asyncio.to_thread(control, ["eval", "persistent_term:get(replay)."]):
         raise RowError("the broker has closed no connection")
     return seconds
 

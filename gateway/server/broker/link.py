@@ -264,6 +264,11 @@ class Link:
         if self._channels.get(channel.number) is channel:
             self.splitter.register(channel.number, sink)
 
+    def drop_data(self, channel: _ChannelCallbacks) -> None:
+        """Throw a channel's deliveries and confirms away from now on."""
+        if self._channels.get(channel.number) is channel:
+            self.splitter.drop(channel.number)
+
     def remove_channel(self, channel: _ChannelCallbacks) -> None:
         """A channel is closed; its number may be used again."""
         if self._channels.get(channel.number) is channel:

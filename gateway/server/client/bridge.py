@@ -175,9 +175,9 @@ class Bridge:
         if self._parts is not None:
             self._parts.channels.pausable.time_passed()
 
-    def must_wait(self, operation: ops.Operation) -> bool:
-        """Whether an operation may wait for as long as it does, because of the broker, the client or the gateway."""
-        if isinstance(operation, ops.PreparePublisher):
+    def must_wait(self, operation: ops.Operation | None) -> bool:
+        """Whether an operation, or a confirm (None), may wait as it does, because of the broker, client or gateway."""
+        if operation is None or isinstance(operation, ops.PreparePublisher):
             # During an alarm the broker does not read a link that publishes.
             return any(link.blocked for link in self._login.links.all)
         # The gateway keeps the refusal of a token back, or on a paused link the broker's answer waits behind messages

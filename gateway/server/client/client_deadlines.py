@@ -17,7 +17,8 @@ from gateway.session.session import Session
 class ClientDeadlines:
     """Looks at one client about once a second, so that its deadlines need no timers of their own.
 
-    ``accepted_at`` is when the client connected. ``must_wait`` says whether an operation may take as long as it wants.
+    ``accepted_at`` is when the client connected. ``must_wait`` says whether an operation, or a confirm (None), may
+    take as long as it wants.
     """
 
     __slots__ = ("_accepted_at", "_listener", "_operation", "_output", "_session")
@@ -28,7 +29,7 @@ class ClientDeadlines:
         output: ClientOutput,
         listener: Listener,
         accepted_at: float,
-        must_wait: Callable[[ops.Operation], bool],
+        must_wait: Callable[[ops.Operation | None], bool],
     ) -> None:
         self._session = session
         self._output = output

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from gateway.amqp.splitter import Sink
 from gateway.server.broker.broker_errors import UpstreamError
-from gateway.server.broker.channel import LinkChannel, ignore_confirm, ignore_delivery
+from gateway.server.broker.channel import LinkChannel, ignore_confirm
 from gateway.server.broker.link import CLOSING_AT_ONCE, Link, LinkUser
 from gateway.server.broker.pausable_link import PausableLink
 from gateway.server.client.login_handler import LoginHandler
@@ -117,7 +117,7 @@ class ConsumingChannels:
     def client_gone(self) -> None:
         """Drop deliveries from now on, so that the broker's answers do not wait behind them."""
         for channel in self._by_subscription.values():
-            channel.set_sink(Sink(ignore_delivery, ignore_confirm, self._owner))
+            channel.link.drop_data(channel)
         self.pausable.set_client_gone()
 
     def drop_deliveries(self) -> None:
@@ -174,18 +174,19 @@ class ConsumingChannels:
         Few at a time: with each the broker ends a consumer and perhaps a queue, and the frames of other sessions wait
         meanwhile. A session whose client is gone waits for others of its kind, too.
         """
-        channels = [
-            (channel, to_delete_with(subscription), counts and subscription.mode is not AckMode.AUTO)
-            for subscription, channel in self._by_subscription.items()
-        ]
+        channels: list[tuple[Subscription | None, LinkChannel]] = [*self._by_subscription.items()]
         if self._control is not None:
-            channels.append((self._control, "", False))
+            channels.append((None, self._control))
         self._control = None
         self._by_subscription.clear()
         remaining = iter(channels)
 
         async def close_remaining() -> None:
-            for channel, queue, is_counted in remaining:
+            for subscription, channel in remaining:
+                queue, is_counted = "", False
+                if subscription is not None:
+                    queue = to_delete_with(subscription)
+                    is_counted = counts and subscription.mode is not AckMode.AUTO
                 async with channel.link.closing if self.is_released else nullcontext():
                     await self.close(channel, queue, counts=is_counted)
 

@@ -69,3 +69,29 @@ def test_the_end_of_a_session_has_its_time_once_for_confirms_and_channels(play: 
     play.confirm(1)
     assert isinstance(play.asked(), ops.CloseUpstream)
     assert missed(deadline, 31) == f"The broker did not answer within 30 seconds. {ASKED_TO_CLOSE}"
+
+
+def test_a_commit_that_is_never_confirmed_ends_the_session_but_not_one_whose_confirms_come(play: Playbook) -> None:
+    alarm = True
+    deadline = OperationDeadline(play.session, lambda _: alarm)
+    play.client("BEGIN", "transaction:t")
+    play.client("SEND", "destination:/topic/a", "transaction:t")
+    play.client("SEND", "destination:/topic/a", "transaction:t")
+    play.client("COMMIT", "transaction:t", "receipt:r")
+    play.prepare()
+    # An alarm of the broker does not count, and its confirms begin the time anew.
+    assert [missed(deadline, now) for now in (0, 100)] == [None, None]
+    alarm = False
+    assert [missed(deadline, now) for now in (101, 160)] == [None, None]
+    play.confirm(1)
+    assert [missed(deadline, now) for now in (161, 221)] == [None, None]
+    # As long as a session outlives the loss of the broker: its queue may have no leader until then.
+    asked = "The gateway asked it to confirm a message.\n"
+    assert missed(deadline, 222) == f"The broker did not answer within 60 seconds. {asked}"
+
+
+def test_messages_that_hold_nobody_may_be_confirmed_at_any_time(play: Playbook) -> None:
+    deadline = OperationDeadline(play.session, lambda _: False)
+    play.client("SEND", "destination:/topic/a", "receipt:r")
+    play.prepare()
+    assert [missed(deadline, now) for now in (0, 1000)] == [None, None]
