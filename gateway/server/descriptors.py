@@ -74,8 +74,10 @@ class Descriptors:
 
     def __init__(self, log_limiter: LogRateLimiter) -> None:
         self._clients = 0
-        # Each of them may soon open a link.
+        # Each of them may soon open a link, or two of its own.
         self._logging_in = 0
+        # Clients with links of their own.
+        self._dedicated = 0
         # Links that are open or being opened.
         self._links = 0
         self._log_limiter = log_limiter
@@ -107,7 +109,7 @@ class Descriptors:
 
     @property
     def most_clients(self) -> int:
-        """How many clients fit in while few links are open."""
+        """How many clients fit in while few links are open; if they may have links of their own, all of them do."""
         return max(1, (self._clients_and_links - self._spare_links) // self._each)
 
     @property
@@ -117,7 +119,8 @@ class Descriptors:
 
     def client_came(self, address: str) -> bool:
         """Count a client that a listener has accepted, until it is gone; False if it must be refused."""
-        taken = max(self._clients + self._logging_in + self._links, self._clients * self._each)
+        own_links = (self._logging_in + self._dedicated) * (self._each - 1)
+        taken = self._clients + max(self._logging_in + self._links, own_links)
         if self._clients and taken + self._each > self._clients_and_links - self._spare_links:
             self._tell(address=address)
             return False
@@ -125,13 +128,15 @@ class Descriptors:
         self._logging_in += 1
         return True
 
-    def client_logged_in(self) -> None:
-        """A client that was counted has logged in, or never will."""
+    def client_logged_in(self, *, dedicated: bool) -> None:
+        """A client that was counted has logged in, with links of its own or without, or never will."""
         self._logging_in -= 1
+        self._dedicated += dedicated
 
-    def client_gone(self) -> None:
+    def client_gone(self, *, dedicated: bool) -> None:
         """Its socket is closed, after `client_logged_in`."""
         self._clients -= 1
+        self._dedicated -= dedicated
 
     def link_begins(self) -> bool:
         """Count a link until it is gone; False if it must not be opened."""

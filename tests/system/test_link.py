@@ -102,3 +102,26 @@ async def test_a_link_to_a_broker_that_reads_nothing_closes(broker: Broker) -> N
         proxy.reset()
         await closing
     assert done
+
+
+@pytest.mark.parametrize("rounds", range(16))
+def test_a_link_that_closes_ends_whenever_all_tasks_are_cancelled(broker_url: str, rounds: int) -> None:
+    """The process ends, so many rounds of the event loop after the link began to close."""
+
+    async def scene() -> set[asyncio.Task[object]]:
+        link = await _open(broker_url)
+        closing = asyncio.create_task(link.close())
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        tasks = asyncio.all_tasks() - {asyncio.current_task(), closing}
+        for task in (closing, *tasks):
+            task.cancel()
+        _, unfinished = await asyncio.wait((closing, *tasks), timeout=PATIENCE)
+        while not unfinished and (left := asyncio.all_tasks() - {asyncio.current_task()}):
+            await asyncio.wait(left)
+        return unfinished
+
+    runner = asyncio.Runner()
+    # If it fails the runner is not closed, because that waits for the same tasks.
+    assert not runner.run(scene())
+    runner.close()

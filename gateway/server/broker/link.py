@@ -41,8 +41,8 @@ log = structlog.get_logger("gateway.broker")
 CLOSING_AT_ONCE: Final = 4
 """How many channels of subscriptions are closed at a time, for one session or for all whose clients are gone."""
 
-# How long a broker may take to answer connection.close, in seconds.
-_CLOSE_TIMEOUT: Final = 3.0
+CLOSE_TIMEOUT: Final = 3.0
+"""How long a broker may take to answer connection.close, in seconds."""
 
 
 class LinkUser(FaultOwner, Protocol):
@@ -338,11 +338,16 @@ class Link:
             return
         self.is_closing = True
         self.resume_reading()
-        closing = asyncio.ensure_future(connection.close())
+        # aio-pika's own `close` waits for ever if it is cancelled, with all tasks, just when the connection has ended.
+        transport, connection.transport = connection.transport, None
+        await connection.close()
+        if transport is None:
+            return
+        closing = asyncio.ensure_future(transport.connection.close())
         # Nobody wants to know how it failed.
         closing.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
-            await asyncio.wait((closing,), timeout=_CLOSE_TIMEOUT)
+            await asyncio.wait((closing,), timeout=CLOSE_TIMEOUT)
         finally:
             # First the socket: the library waits until the broker has read everything, also when it is cancelled.
             self._tap.transport.abort()

@@ -462,7 +462,7 @@ class ClientConnection(StompProtocol):
         """The client has logged in."""
         session = self.session
         self._is_started = True
-        self._accepted.on_login()
+        self._accepted.on_login(session.settings.links == "dedicated")
         self._output.start(session.settings)
         details = {"heart_beat": session.heartbeats.header.decode()}
         if session.certificate_name is not None:

@@ -74,13 +74,13 @@ class AcceptedConnection:
     """A connection that a listener has accepted.
 
     ``accepted_at`` is in seconds on the event loop's clock. ``log_limiter`` is the listener's. ``on_closed`` must be
-    called when the connection is closed, ``on_login`` when the client has logged in; both may be called again.
-    ``connection`` stands for it in the listener's counts.
+    called when the connection is closed, ``on_login`` when the client has logged in, with whether it has links of its
+    own; both may be called again. ``connection`` stands for it in the listener's counts.
     """
 
     peer: Peer
     accepted_at: float
     log_limiter: LogRateLimiter
     on_closed: Callable[[], None] = lambda: None
-    on_login: Callable[[], None] = lambda: None
+    on_login: Callable[[bool], None] = lambda _: None
     connection: object = None

@@ -61,6 +61,8 @@ class ConnectionLimits:
         self._connections: dict[object, list[Key]] = {}
         # What it counts for until it has logged in, once it is admitted.
         self._not_logged_in: dict[object, Key | None] = {}
+        # Those with links of their own.
+        self._dedicated: set[object] = set()
         self._counts: Counts = LocalCounts() if counts is None else counts
         self.place = ""
 
@@ -110,25 +112,29 @@ class ConnectionLimits:
         self._log_limiter.warning("too many connections", address=self._address, whose=whose, most=most)
         raise TooManyConnectionsError(whose, most)
 
-    def logged_in(self, connection: object) -> None:
-        """A client has logged in: its connection counts no longer among those that have not."""
+    def logged_in(self, connection: object, *, dedicated: bool = False) -> None:
+        """A client has logged in, perhaps with links of its own: it counts no longer among those that have not."""
         if connection not in self._not_logged_in:
             return
         key = self._not_logged_in.pop(connection)
         if key is not None:
             self._counts.remove(key)
         if self.descriptors is not None:
-            self.descriptors.client_logged_in()
+            self.descriptors.client_logged_in(dedicated=dedicated)
+        if dedicated:
+            self._dedicated.add(connection)
 
     def closed(self, connection: object) -> None:
         """A connection counts no longer."""
         if connection not in self._connections:
             return
         self.logged_in(connection)
+        dedicated = connection in self._dedicated
+        self._dedicated.discard(connection)
         for key in self._connections.pop(connection):
             self._counts.remove(key)
         if self.descriptors is not None:
-            self.descriptors.client_gone()
+            self.descriptors.client_gone(dedicated=dedicated)
 
 
 class _Counted:
@@ -142,5 +148,5 @@ class _Counted:
     def closed(self) -> None:
         self._limits.closed(self)
 
-    def logged_in(self) -> None:
-        self._limits.logged_in(self)
+    def logged_in(self, dedicated: bool) -> None:
+        self._limits.logged_in(self, dedicated=dedicated)

@@ -16,6 +16,7 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.errors import ListenError
 from gateway.journal.journal import Journal, node_name
 from gateway.message_selectors.selector import prepare_selectors
+from gateway.server.broker.link import CLOSE_TIMEOUT
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.connection import ClientConnection, ServerContext
 from gateway.server.client.rechecks import Rechecks
@@ -327,7 +328,7 @@ class Gateway:
         # Links are given back by work that may wait for its turn.
         self._context.paced.finish()
         self._context.turns.finish()
-        await all_done(self, self.pool.close(), self._readiness.close(), self._memory.close())
+        await all_done(self, self._last_tasks(), self.pool.close(), self._readiness.close(), self._memory.close())
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait([self._following])
@@ -338,3 +339,8 @@ class Gateway:
         if self.journal.ships:
             await asyncio.to_thread(self.journal.close_shippers, deadline - self._loop.time())
         log.info("stopped")
+
+    async def _last_tasks(self) -> None:
+        """Wait for the links of those who had their own, as for those that are shared."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT)

@@ -73,7 +73,7 @@ def test_clients_leave_room_for_links_and_links_for_everything_else(limit: int) 
     descriptors = begun()
     for _ in range(73):
         assert descriptors.client_came("127.0.0.1:61613")
-        descriptors.client_logged_in()
+        descriptors.client_logged_in(dedicated=False)
     with structlog.testing.capture_logs() as lines:
         assert not descriptors.client_came("127.0.0.1:61613")
         assert not descriptors.client_came("127.0.0.1:61613")
@@ -85,7 +85,7 @@ def test_clients_leave_room_for_links_and_links_for_everything_else(limit: int) 
         links += 1
     # 15 are open, 16 are for files, 8 for the admin listener.
     assert 73 + links == limit - 15 - 16 - 8
-    descriptors.client_gone()
+    descriptors.client_gone(dedicated=False)
     assert not descriptors.client_came("127.0.0.1:61613")
     assert descriptors.link_begins()
     for _ in range(links):
@@ -102,11 +102,25 @@ def test_a_client_counts_twice_until_it_has_logged_in(limit: int) -> None:
     while descriptors.client_came("127.0.0.1:61613"):
         came += 1
     assert came == 37
-    descriptors.client_logged_in()
+    descriptors.client_logged_in(dedicated=False)
     assert not descriptors.client_came("127.0.0.1:61613")
-    descriptors.client_logged_in()
+    descriptors.client_logged_in(dedicated=False)
     assert descriptors.client_came("127.0.0.1:61613")
     assert not descriptors.client_came("127.0.0.1:61613")
+
+
+@pytest.mark.parametrize("limit", [128], indirect=True)
+def test_only_clients_with_links_of_their_own_count_three_times(limit: int) -> None:
+    """One virtual host with `links: dedicated` makes no room dearer for the clients of the others."""
+    descriptors = begun("dedicated")
+    came = 0
+    while descriptors.client_came("127.0.0.1:61613"):
+        descriptors.client_logged_in(dedicated=came % 2 == 0)
+        came += 1
+    # 73 are left of the limit. These have 35, 18 of them have two links each, and the next one may need three.
+    assert (came, limit) == (35, 128)
+    descriptors.client_gone(dedicated=True)
+    assert descriptors.client_came("127.0.0.1:61613")
 
 
 @pytest.mark.parametrize("limit", [20], indirect=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -131,8 +132,8 @@ async def test_the_channel_of_the_publish_window_is_nobodys_and_keeps_no_link_op
 def test_a_link_closes_in_time_although_the_library_waits_for_ever() -> None:
     aborted: list[bool] = []
 
-    async def close() -> None:
-        """As aio-pika's, which waits for a callback also when it is cancelled."""
+    async def waits_for_ever() -> None:
+        """Also when it is cancelled."""
         try:
             await asyncio.Event().wait()
         finally:
@@ -144,7 +145,9 @@ def test_a_link_closes_in_time_although_the_library_waits_for_ever() -> None:
         link = Link(whose, BrokerUrl("amqp", "broker", 5672), lambda: None, limits, PacedWork())
         transport = SimpleNamespace(abort=lambda: aborted.append(True))
         tap = SimpleNamespace(transport=transport, resume_reading=lambda: None)
-        link.opened(cast(Any, SimpleNamespace(close=close)), cast(Any, tap), Tuning())
+        under = SimpleNamespace(connection=SimpleNamespace(close=waits_for_ever))
+        connection = SimpleNamespace(transport=under, close=partial(asyncio.sleep, 0))
+        link.opened(cast(Any, connection), cast(Any, tap), Tuning())
         await asyncio.wait_for(link.close(), 10)
 
     run_in_virtual_time(scene())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import structlog
@@ -55,7 +56,7 @@ def test_a_connection_beyond_those_of_its_address_is_refused_until_another_logs_
     door = Door(max_unauthenticated_per_address=2)
     first, second = door.enter(), door.enter(replace(HERE, port=1001))
     door.enter(THERE)
-    for leave in (first.on_login, second.on_closed):
+    for leave in (partial(first.on_login, False), second.on_closed):
         with pytest.raises(TooManyConnectionsError) as refused:
             door.enter()
         assert (refused.value.whose, refused.value.most) == ("The address 192.0.2.1", 2)
@@ -68,7 +69,7 @@ def test_a_connection_beyond_those_of_its_address_is_refused_also_if_all_have_lo
     door = Door(max_connections_per_address=2)
     first, second = door.enter(), door.enter(Peer("::ffff:192.0.2.1", 1001))
     for each in (first, second):
-        each.on_login()
+        each.on_login(False)
     with pytest.raises(TooManyConnectionsError) as refused:
         door.enter()
     assert (refused.value.whose, refused.value.most) == ("The address 192.0.2.1", 2)
@@ -93,7 +94,8 @@ def test_a_limit_for_an_address_that_comes_later_counts_from_then_on() -> None:
 def test_a_connection_gives_its_place_back_once() -> None:
     door = Door(max_unauthenticated_per_address=2)
     first = door.enter()
-    for leave in (first.on_login, first.on_login, first.on_closed, first.on_closed, first.on_login):
+    log_in = partial(first.on_login, True)
+    for leave in (log_in, log_in, first.on_closed, first.on_closed, log_in):
         leave()
     # One that was never let in took no place.
     door.limits.accept(door.settings, HERE, 0).on_closed()
@@ -107,7 +109,7 @@ def test_of_connections_that_are_gone_nothing_is_kept() -> None:
     door = Door(max_unauthenticated_per_address=2, max_connections_per_address=2)
     for _ in range(3):
         accepted = door.enter()
-        accepted.on_login()
+        accepted.on_login(False)
         accepted.on_closed()
         accepted.on_closed()
         door.limits.accept(door.settings, THERE, 0).on_closed()
@@ -123,5 +125,5 @@ def test_a_connection_counts_for_its_address_until_it_is_closed_also_if_that_is_
     door.enter(THERE)
     first.on_closed()
     second = door.enter(peer)
-    second.on_login()
+    second.on_login(False)
     door.enter(peer)

@@ -522,8 +522,8 @@ async def test_connections_of_an_address_that_have_not_logged_in_are_bounded() -
         # Another address has its own, and who logs in makes room for one more.
         await dial("192.0.2.2")
         await _accepted(factory, 3)
-        factory.accepted[1].on_login()
-        factory.accepted[1].on_login()
+        factory.accepted[1].on_login(False)
+        factory.accepted[1].on_login(False)
         await dial("192.0.2.1")
         await _accepted(factory, 4)
         assert await _answer(await dial("192.0.2.1"))
@@ -590,7 +590,7 @@ async def test_the_connections_of_a_listener_are_bounded(kind: str, answer: byte
     ):
         async with dialled(listener.addresses[0]):
             await _accepted(factory, 1)
-            factory.accepted[0].on_login()
+            factory.accepted[0].on_login(False)
             async with dialled(listener.addresses[0]) as second:
                 assert (await _answer(second)).endswith(answer)
         while listener.connections:  # noqa: ASYNC110 - as above
