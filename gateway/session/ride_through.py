@@ -70,7 +70,7 @@ class RideThrough:
         for subscription in event.subscriptions:
             subscription.lost()
             subscription.awaits_queue = False
-            if not is_exclusive(subscription):
+            if not is_exclusive(subscription) and _consumes_its_queue(subscription):
                 rename_queue(context, subscription)
         context.pending.lose(event)
         self._transactions.deliveries_lost()
@@ -237,9 +237,19 @@ def rename_queue(context: SessionContext, subscription: Subscription) -> bool:
     queue = request.queue
     if queue.durable or not queue.name.startswith(SUBSCRIPTION_QUEUE.decode()):
         return False
-    name = subscription.queue = context.fresh_queue_name().decode()
+    name = context.fresh_queue_name().decode()
     subscription.request = replace(request, queue=replace(queue, name=name), queue_name=name)
     return True
+
+
+def _consumes_its_queue(subscription: Subscription) -> bool:
+    """Whether the broker has answered that the consumer runs.
+
+    A queue that was perhaps declared and never consumed is declared again under its name: RabbitMQ deletes an
+    auto-delete queue with its last consumer, and so one that never had any stays for ever.
+    """
+    request = subscription.request
+    return isinstance(request, ops.Subscribe) and subscription.queue == request.queue_name
 
 
 def is_exclusive(subscription: Subscription) -> bool:

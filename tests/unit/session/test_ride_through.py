@@ -74,7 +74,11 @@ def test_subscriptions_come_back_in_their_order_and_as_they_were(play: Playbook)
     operation = play.lose(first, second, third)
     requests = operation.subscriptions
     assert [each.subscription for each in requests] == [third, first, second]
-    assert [each.queue_name for each in requests] == [third.queue, "q", "other"]
+    # A transient queue of a topic may be lost with its node, and is not asked for again.
+    (third_queue, *others) = [each.queue_name for each in requests]
+    assert third_queue.startswith("stomp-subscription-")
+    assert third_queue != third.queue
+    assert others == ["q", "other"]
     assert [each.prefetch for each in requests] == [7, 2000, 2000]
     assert [each.binding for each in requests] == [("amq.topic", "t"), None, None]
     assert requests[1].arguments == {"x-priority": 3}
@@ -125,6 +129,15 @@ def test_another_loss_meanwhile_is_recovered_too(play: Playbook) -> None:
     assert [each.subscription for each in again.subscriptions] == [other]
     play.recover(again)
     assert not play.session.holds
+
+
+def test_a_queue_that_was_perhaps_declared_and_never_consumed_is_declared_under_the_same_name(play: Playbook) -> None:
+    """The broker deletes an auto-delete queue with its last consumer, so nobody would delete this one."""
+    subscription = play.subscribe("1", "/topic/t")
+    (first,) = play.lose(subscription).subscriptions
+    play.broker(ops.LinkLost(320, "CONNECTION_FORCED - again", (subscription,)))
+    (again,) = play.session.what_is_lost().subscriptions
+    assert again.queue_name == first.queue_name != subscription.queue
 
 
 # Publishing.
