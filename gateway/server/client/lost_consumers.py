@@ -23,6 +23,9 @@ from gateway.session.subscription import Subscription
 # How long RabbitMQ may take from deleting a virtual host's first queue to closing its connections, in seconds.
 _VHOST_DELETION: Final = 30.0
 
+# RabbitMQ deletes what a lost node had, by name: also a queue that was declared again since, and its consumer is not
+# told. One that must keep its name is looked for after so many seconds, each counted from the look before.
+_LOOKS: Final = (1.0, 4.0, 15.0)
 
 Restore = Callable[[ops.Subscribe], Coroutine[Any, Any, ops.Subscribed]]
 """`Consumers.restore`. It is handed over with each call, since whoever has it refers to this, too."""
@@ -39,7 +42,7 @@ class LostConsumers:
 
     __slots__ = (
         "_channels", "_log", "_login", "_note_away", "_owner", "_queues", "_session", "_spawn", "_undecided",
-        "_waiting",
+        "_waiting", "_watched",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +68,8 @@ class LostConsumers:
         self._undecided: dict[Subscription, asyncio.Event] = {}
         # Those that wait for their queue.
         self._waiting: dict[Subscription, asyncio.Task[None]] = {}
+        # Those that are back, and whose queue may still be deleted with those of a lost node.
+        self._watched: dict[Subscription, asyncio.Task[None]] = {}
 
     @property
     def _ride_through(self) -> float:
@@ -95,10 +100,15 @@ class LostConsumers:
         if not is_missed:
             self._owner.channel_closed(refusal, publishing=False)
             return
+        _ = self._missing(subscription, restore)
+
+    def _missing(self, subscription: Subscription, restore: Restore) -> LinkChannel | None:
+        """The broker has deleted the queue of a subscription, which is to come back; the channel that it had."""
         if (channel := self._channels.remove(subscription)) is not None:
             channel.discard(self._owner)
         self._queues.exclusive.consumer_cancelled(subscription)
         self.wait_for(subscription, restore)
+        return channel
 
     async def _decide(self, subscription: Subscription, channel: LinkChannel, restore: Restore) -> None:
         """The queue is gone, or its node. If its virtual host goes with it, the link does, too."""
@@ -213,7 +223,10 @@ class LostConsumers:
             return None
         try:
             async with asyncio.timeout(PROMPT):
-                return await restore(request)
+                subscribed = await restore(request)
+            if request.queue is not None and request.queue.exclusive:
+                self._watch(subscription, restore)
+            return subscribed
         except TimeoutError:
             channel = self._channels.remove(subscription)
             if channel is not None:
@@ -223,14 +236,36 @@ class LostConsumers:
                 raise
         return None
 
+    # A queue that must keep its name.
+
+    def _watch(self, subscription: Subscription, restore: Restore) -> None:
+        if (earlier := self._watched.pop(subscription, None)) is not None:
+            earlier.cancel()
+        self._watched[subscription] = self._spawn(self._look_for(subscription, restore), "watch")
+
+    async def _look_for(self, subscription: Subscription, restore: Restore) -> None:
+        """Look for a queue a few times, through the link that may use it; bring the consumer back if it is missing."""
+        for pause in _LOOKS:
+            await asyncio.sleep(pause)
+            if (channel := self._channels.get(subscription)) is None:
+                return
+            try:
+                async with LinkChannel.opened(channel.link) as asking:
+                    await asking.declare_passive(_queue_of(subscription))
+            except UpstreamError as refusal:
+                if refusal.code == NOT_FOUND and self._channels.get(subscription) is channel:
+                    self._missing(subscription, restore)
+                    await self._channels.close(channel)
+                return
+
     # The end.
 
     async def forget(self, subscription: Subscription) -> None:
         """A subscription ends: bring it back no more."""
-        task = self._waiting.pop(subscription, None)
-        if task is not None:
-            task.cancel()
-            await asyncio.wait((task,))
+        for task in (self._waiting.pop(subscription, None), self._watched.pop(subscription, None)):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait((task,))
 
     def lose(self) -> tuple[Subscription, ...]:
         """A link is lost: their own, or another one of the same virtual host. They are lost with it."""
@@ -245,7 +280,7 @@ class LostConsumers:
         for link_is_lost in self._undecided.values():
             link_is_lost.set()
         self._undecided.clear()
-        for task in self._waiting.values():
+        for task in (*self._waiting.values(), *self._watched.values()):
             task.cancel()
 
 

@@ -306,3 +306,48 @@ def test_a_message_that_is_rejected_because_its_queue_was_deleted_is_published_a
         assert b"receipt-id:1" in client.output
 
     play(scene)
+
+
+@pytest.mark.parametrize("look", [1, 2, 3, None])
+def test_a_reply_queue_that_goes_with_those_of_a_lost_node_is_declared_again(look: int | None) -> None:
+    """RabbitMQ deletes them by name, also one that was declared since, and tells its consumer nothing."""
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SEND\ndestination:/topic/t\nreply-to:/temp-queue/r\n\n", seconds=5)
+        [subscription] = client.session.subscriptions.all
+        name, looks = subscription.queue, []
+
+        def script(method: Frame) -> Frame | None:
+            if isinstance(method, commands.Queue.Declare) and method.passive and method.queue == name:
+                looks.append(method)
+                return answer_without_queue(method) if len(looks) == look else usual_answer(method)
+            return usual_answer(method)
+
+        answer_with(broker, script)
+        broker.lose()
+        await asyncio.sleep(0.9)
+        assert not subscription.is_lost
+        broker.methods.clear()
+        await asyncio.sleep(60)
+        assert broker.methods.count("Basic.Consume") == (0 if look is None else 1)
+        assert subscription.queue == name
+        assert client.session.awaited_queues == []
+        assert b"ERROR" not in client.output
+        # Not for ever.
+        broker.methods.clear()
+        await asyncio.sleep(600)
+        assert "Queue.Declare" not in broker.methods
+
+    play(scene)
+
+
+def test_a_reply_queue_is_looked_for_no_more_once_its_session_is_over() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SEND\ndestination:/topic/t\nreply-to:/temp-queue/r\n\n", seconds=5)
+        broker.lose()
+        await asyncio.sleep(2)
+        client.leave()
+        await asyncio.sleep(0.5)
+        assert client.released == ["login", "links"]
+
+    play(scene)
