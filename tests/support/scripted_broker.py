@@ -100,7 +100,8 @@ class ScriptedBroker:
             write=lambda data: self._read(link, data),
             writelines=lambda pieces: self._read(link, b"".join(pieces)),
         )
-        connection = SimpleNamespace(close=partial(self._close, link))
+        under = SimpleNamespace(connection=SimpleNamespace(close=partial(self._close, link)))
+        connection = SimpleNamespace(transport=under, close=partial(asyncio.sleep, 0))
         tap = SimpleNamespace(transport=transport, resume_reading=lambda: None)
         link.opened(cast(Any, connection), cast(Any, tap), Tuning(131072, self.channel_max, self.version))
         self.links.append(link)
