@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Coroutine
-from typing import TypeVar
+from typing import Final, TypeVar
 
 ResultT = TypeVar("ResultT")
+
+# Virtual seconds. A test that waits for something that never happens would go on for ever, and take ever more memory.
+_TOO_LONG: Final = 100_000.0
 
 
 class _JumpingSelector(selectors.SelectSelector):
@@ -30,6 +33,10 @@ class _JumpingLoop(asyncio.SelectorEventLoop):
 
 
 def run_in_virtual_time(work: Coroutine[object, object, ResultT]) -> ResultT:
-    """Run a coroutine to its end; ``loop.time()`` begins at 0."""
+    """Run a coroutine to its end; ``loop.time()`` begins at 0.
+
+    Raises:
+        TimeoutError: it has not ended after more than a day.
+    """
     with asyncio.Runner(loop_factory=_JumpingLoop) as runner:
-        return runner.run(work)
+        return runner.run(asyncio.wait_for(work, _TOO_LONG))
