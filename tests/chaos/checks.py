@@ -197,6 +197,10 @@ def _published_again(history: History, event: Delivered) -> Excuse | None:
     publishing = history.publishing.get(event.copy)
     if publishing is not None and any_overlap(history.losses, *publishing):
         return Excuse.NOT_CONFIRMED
+    others = history.schedule.queues(history.sent[event.copy].place) - {event.queue} if publishing is not None else ()
+    # No queue of the topic takes a message back because another one does not take it.
+    if publishing is not None and any(history.deleted_during(queue, *publishing) for queue in others):
+        return Excuse.REJECTED
     return None
 
 

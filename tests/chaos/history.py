@@ -166,6 +166,10 @@ class History:
         """When somebody deleted a queue, and until when it was made again."""
         return [fault for fault in self.recording.faults({Harm.QUEUE_DELETION}) if queue in fault.queues]
 
+    def deleted_during(self, queue: str, begin: float, end: float) -> bool:
+        """Whether somebody deleted a queue, or made it again, in some part of a time."""
+        return any(Span(fault.at, fault.until).overlaps(begin, end) for fault in self.deleted(queue))
+
     def spans(self, harms: Iterable[Harm]) -> list[Span]:
         """The times of some faults, and a little longer."""
         return [Span(fault.at - GRACE, fault.until + GRACE) for fault in self.recording.faults(harms)]

@@ -372,6 +372,18 @@ class TestDoubled:
         assert excuses(*events, Fault(1, 1, Harm.LINK_CUT)) == {Excuse.NOT_CONFIRMED}
         assert told(*events, Fault(4, 4, Harm.LINK_CUT)) == ["twice"]
 
+    def test_another_queue_of_the_topic_that_was_deleted_explains_it(self) -> None:
+        """RabbitMQ rejects the message for that one, and keeps it in this one."""
+        place = "chaos.durable.0"
+        queue, other = SUBSCRIPTIONS[place]
+        schedule = replace(scheduled(), places=(Place(place, Kind.DURABLE, Ack.CLIENT),), consumers=())
+        first, second = delivered(2, 0, queue=queue), delivered(3, 0, queue=queue)
+        events = (Sent(1, copy(0), place, True, False), first, second, delivered(3, 0, queue=other), confirmed(4, 0))
+        deletion = Fault(2, 3, Harm.QUEUE_DELETION, queues=(other,))
+        assert Excuse.REJECTED in excuses(*events, deletion, schedule=schedule)
+        for elsewhere in (replace(deletion, queues=(QUEUE,)), Fault(5, 6, Harm.QUEUE_DELETION, queues=(other,))):
+            assert told(*events, elsewhere, schedule=schedule) == ["twice"]
+
     def test_a_broker_that_ended_between_explains_it(self) -> None:
         events = (sent(1, 0), Confirmed(1.5, copy(0)), delivered(2, 0), delivered(9.5, 0))
         assert excuses(*events, Fault(4, 8, Harm.BROKER_KILL)) == {Excuse.DELIVERY_FORGOTTEN}

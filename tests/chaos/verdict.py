@@ -42,6 +42,7 @@ class Excuse(Enum):
     ACK_LOST = "its ACK was on its way when the link, broker or gateway was lost"
     ACK_FORGOTTEN = "its ACK was not on disk when the broker was killed"
     NOT_CONFIRMED = "not confirmed when the link was lost, and published again"
+    REJECTED = "rejected while another queue of the same topic was deleted, and published again"
     DELIVERY_FORGOTTEN = "the broker that ended forgot that it was delivered"
     OVERTAKEN = "the broker took what came behind it when a node went, and not it, and so it was published again"
     EARLIER_RUN = "of the run before, whose ACK was not on disk when the broker was killed"
