@@ -372,6 +372,7 @@ class Bridge:
         lost = parts.channels.lose(link)
         for subscription in lost:
             parts.queues.exclusive.consumer_closed(subscription)
+        parts.lost.hand_over(lost)
         if link.closed is not None:
             lost += parts.lost.lose()
         parts.queues.lose(link)

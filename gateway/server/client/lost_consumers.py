@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, NOT_FOUND, LinkDownError, UpstreamError, passes
@@ -172,7 +172,8 @@ class LostConsumers:
         except UpstreamError as refusal:
             self._log.waits(refusal.text)
         finally:
-            self._waiting.pop(subscription, None)
+            if self._waiting.get(subscription) is asyncio.current_task():
+                del self._waiting[subscription]
         self._owner.handle(event)
 
     async def _until_back(
@@ -266,6 +267,12 @@ class LostConsumers:
             if task is not None:
                 task.cancel()
                 await asyncio.wait((task,))
+
+    def hand_over(self, subscriptions: Iterable[Subscription]) -> None:
+        """These had a channel again, and have lost it with its link: the session's recovery brings them back."""
+        for subscription in subscriptions:
+            if (task := self._waiting.pop(subscription, None)) is not None:
+                task.cancel()
 
     def lose(self) -> tuple[Subscription, ...]:
         """A link is lost: their own, or another one of the same virtual host. They are lost with it."""

@@ -100,6 +100,36 @@ def test_a_subscription_comes_back_with_its_queue_and_holds_nobody(answer: Answe
     play(scene)
 
 
+def test_a_link_that_is_lost_while_a_subscription_comes_back_brings_it_back_once() -> None:
+    """RabbitMQ 4.3 closes the connection of a consumer that begins on a quorum queue that is being deleted."""
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(SUBSCRIBE)
+        answer_with(broker, refused_while_away)
+        cancel(broker)
+        await asyncio.sleep(3)
+        consuming = asyncio.Event()
+
+        def begins(method: Frame) -> Frame | None:
+            if method.name != "Basic.Consume":
+                return usual_answer(method)
+            consuming.set()
+            return None
+
+        answer_with(broker, begins)
+        await consuming.wait()
+        broker.methods.clear()
+        answer_with(broker, usual_answer)
+        broker.lose()
+        await asyncio.sleep(30)
+        assert broker.methods.count("Basic.Consume") == 1
+        assert client.session.awaited_queues == []
+        assert not client.session.holds
+        assert b"ERROR" not in client.output
+
+    play(scene)
+
+
 def test_a_queue_that_does_not_come_back_in_time_ends_its_subscription_and_nothing_else() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         await client.say(SUBSCRIBE)
