@@ -24,8 +24,9 @@ from gateway.session.subscription import Subscription
 _VHOST_DELETION: Final = 30.0
 
 # RabbitMQ deletes what a lost node had, by name: also a queue that was declared again since, and its consumer is not
-# told. One that must keep its name is looked for after so many seconds, each counted from the look before.
-_LOOKS: Final = (1.0, 4.0, 15.0)
+# told. Release 4.3 does so when the node is back, whenever that is. So a queue that must keep its name is looked for
+# after so many seconds, each counted from the look before: for ten minutes together.
+_LOOKS: Final = (1.0, 4.0, 15.0, 40.0, 120.0, 420.0)
 
 Restore = Callable[[ops.Subscribe], Coroutine[Any, Any, ops.Subscribed]]
 """`Consumers.restore`. It is handed over with each call, since whoever has it refers to this, too."""

@@ -338,7 +338,7 @@ def test_a_message_that_is_rejected_because_its_queue_was_deleted_is_published_a
     play(scene)
 
 
-@pytest.mark.parametrize("look", [1, 2, 3, None])
+@pytest.mark.parametrize("look", [1, 2, 6, None])
 def test_a_reply_queue_that_goes_with_those_of_a_lost_node_is_declared_again(look: int | None) -> None:
     """RabbitMQ deletes them by name, also one that was declared since, and tells its consumer nothing."""
 
@@ -358,14 +358,15 @@ def test_a_reply_queue_that_goes_with_those_of_a_lost_node_is_declared_again(loo
         await asyncio.sleep(0.9)
         assert not subscription.is_lost
         broker.methods.clear()
-        await asyncio.sleep(60)
+        await asyncio.sleep(700)
         assert broker.methods.count("Basic.Consume") == (0 if look is None else 1)
         assert subscription.queue == name
         assert client.session.awaited_queues == []
         assert b"ERROR" not in client.output
         # Not for ever.
+        await asyncio.sleep(700)
         broker.methods.clear()
-        await asyncio.sleep(600)
+        await asyncio.sleep(700)
         assert "Queue.Declare" not in broker.methods
 
     play(scene)
