@@ -113,7 +113,9 @@ class Publication:
         self._before = before
         self._first, *self._pieces = (*table[:-1], table[-1] + behind + FRAME_END)
         # Sizes without the values in the gaps: of the table, and of what stands around it in the content header.
-        self._table_size = sum(map(len, table)) + 4 * sum(piece.endswith(_LONG_STRING) for piece in table[:-1])
+        self._table_size = sum(map(len, table))
+        for piece in table[:-1]:
+            self._table_size += 4 * piece.endswith(_LONG_STRING)
         self._around_table = _CONTENT_HEADER_START + len(before) + 4 + len(behind)
         # The last message: the size of its body, its values, and everything up to its body; then the sizes of both, and
         # the parts of which that was joined: every second one is a value.

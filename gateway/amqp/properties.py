@@ -49,6 +49,11 @@ _SIZED: Final = frozenset(b"xFA")
 _SHOWN_NUMBERS: Final = frozenset(b"IlL")
 
 _length = struct.Struct(">I").unpack_from
+_pack_length = struct.Struct(">I").pack
+
+# What stands before the texts of entries: the length of a name, and the type and the length of a short long string.
+_LENGTHS: Final = tuple(bytes((size,)) for size in range(LONGEST_SHORT_STRING + 1))
+_LONG_STRINGS: Final = tuple(b"S" + _pack_length(size) for size in range(LONGEST_SHORT_STRING + 1))
 
 
 @dataclass(slots=True)
@@ -96,8 +101,19 @@ def number_name(name: bytes) -> bytes:
 
 
 def table_entries(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Encode long-string entries of a headers table, without the table's length."""
-    return b"".join([table_name(name) + struct.pack(">I", len(value)) + value for name, value in headers])
+    """Encode long-string entries of a headers table, without the table's length. HOT: once per SEND with new headers.
+
+    Raises:
+        CodecError: when a name has more than 255 bytes.
+    """
+    parts: list[bytes] = []
+    lengths, long_strings = _LENGTHS, _LONG_STRINGS
+    for name, value in headers:
+        try:
+            parts += (lengths[len(name)], name, long_strings[len(value)], value)
+        except IndexError:
+            parts += (table_name(name), _pack_length(len(value)), value)
+    return b"".join(parts)
 
 
 def encode_around_table(properties: Properties) -> tuple[bytes, bytes]:

@@ -19,6 +19,7 @@ from gateway.errors import JournalKeyError
 from gateway.journal.schema import OTHER
 from gateway.patterns import Pattern
 from gateway.session.destinations import DestinationKind
+from gateway.stomp.block_cache import BlockCache
 
 KIND_CODES: Final = {
     DestinationKind.QUEUE: "queue",
@@ -41,8 +42,10 @@ _HASH_SIZE: Final = 8
 _REMEMBERED_PEERS: Final = 1024
 _PREFIXES: Final = {4: 24, 6: 48}
 
-# Destinations whose name is cached.
-_MAX_CACHED: Final = 4096
+# What the names of destinations may take that are cached: about 4096 of them.
+_MOST_CACHED_BYTES: Final = 1 << 20
+# What an entry takes beside its texts.
+_ENTRY: Final = 180
 
 # Characters of a client's text in one line.
 _MAX_TEXT: Final = 300
@@ -64,15 +67,15 @@ class DestinationNames:
         self._patterns = [(Pattern(pattern.encode()), pattern) for pattern in patterns]
         self._most = most
         self._known: set[str] = set()
-        self._cache: dict[bytes, str] = {}
+        # Destinations that come once, such as those of replies, do not take the place of others.
+        self._cache = BlockCache[str](_MOST_CACHED_BYTES, _size_of_name)
 
     def name(self, destination: bytes) -> str:
         """The name under which a destination is counted."""
         name = self._cache.get(destination)
         if name is None:
-            if len(self._cache) >= _MAX_CACHED:
-                self._cache.clear()
-            name = self._cache[destination] = self._bounded(destination)
+            name = self._bounded(destination)
+            self._cache.enter(destination, name)
         return name
 
     def _bounded(self, destination: bytes) -> str:
@@ -139,6 +142,10 @@ def _make_key(path: Path) -> None:
             path.hardlink_to(new)
     finally:
         new.unlink()
+
+
+def _size_of_name(destination: bytes) -> int:
+    return _ENTRY + 2 * len(destination)
 
 
 @lru_cache(_REMEMBERED_PEERS)

@@ -1,4 +1,6 @@
-"""Work that many clients cause at the same moment: their logins, their ends, and much input. Little of it at a time.
+"""Work that takes long, or that many clients cause at the same moment: logins, ends, much input, costly selectors.
+
+Little of it is done at a time.
 
 The event loop calls everything that is ready before it looks at the sockets again. When a thousand clients come or go
 at once, or fifty send as fast as they can, the messages of all others would wait for the last of them.
@@ -13,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from gateway.server.fault_boundary import FaultOwner, guarded
+from gateway.server.fault_boundary import Arguments, FaultOwner, guarded
 
 # The time for such work in one round of the event loop, in seconds.
 _PER_ROUND: Final = 0.004
@@ -69,6 +71,18 @@ class PacedWork:
     def serves(self, owner: FaultOwner) -> bool:
         """Whether work of this owner is under way."""
         return self._owner is owner
+
+    @property
+    def has_time(self) -> bool:
+        """Whether there is time in this round, and nothing waits for it."""
+        return self._spent < _PER_ROUND and not self._waiting
+
+    def spend(self, call: Callable[Arguments, object], *arguments: Arguments.args, **named: Arguments.kwargs) -> None:
+        """Call a function now, and take the time from this round's. What it raises is raised."""
+        started = self._clock()
+        call(*arguments, **named)
+        self._spent += self._clock() - started
+        self._await_next_round()
 
     @property
     def time_left(self) -> float:

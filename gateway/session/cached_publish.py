@@ -13,7 +13,7 @@ from gateway.session.destination_rules import NO_DESTINATION_RULES, DestinationR
 from gateway.session.destinations import TEMP_QUEUE, Destination, DestinationKind, not_for, parse
 from gateway.session.queues import QueueRules, QueueSpec, queue_arguments, sent_queue
 from gateway.session.traffic import SendCounter, TrafficCounter
-from gateway.session.translate import properties_of_send, table_of_send
+from gateway.session.translate import check_names, properties_of_send, table_of_send
 from gateway.stomp.frame import RECEIPT, Frame
 from gateway.stomp.headers import read_boolean
 
@@ -39,10 +39,13 @@ class CachedPublish:
     """
 
     __slots__ = (
-        "_headers", "_trims", "_volatile", "channel_key", "counter", "destination", "exchange", "gaps", "held",
-        "is_plain", "kind", "mandatory", "publication", "queue", "reply_queue", "routing_key", "temp_queue", "traffic",
-        "transaction",
+        "_around_table", "_headers", "_trims", "_volatile", "channel_key", "counter", "destination", "exchange",
+        "gaps", "held", "is_plain", "kind", "mandatory", "publication", "queue", "reply_queue", "routing_key",
+        "temp_queue", "traffic", "transaction",
     )  # fmt: skip
+
+    # The counter that all blocks of the session with this destination share, and the observer's, if there is one.
+    traffic: TrafficCounter
 
     def __init__(
         self,
@@ -67,9 +70,7 @@ class CachedPublish:
         self.destination = text
         self.kind = admission.asked.kind
         parsed = admission.destination
-        # The observer's counter, and the one that all blocks of the session with this destination share.
         self.counter: SendCounter | None = None
-        self.traffic = TrafficCounter()
         self.exchange, self.routing_key = parsed.route(topic_exchange)
         for name in (self.exchange, self.routing_key):
             if len(name) > LONGEST_SHORT_STRING:
@@ -98,8 +99,12 @@ class CachedPublish:
         # Bytes that a message holds in memory until it is confirmed, besides its body, if nothing else has its headers.
         size = sum(map(len, headers)) + sum(map(len, headers.values()))
         self.held = _COPIES * size if size > _SMALL else 0
-        properties_of_send(headers, None if self.temp_queue else headers.get(b"reply-to"))
-        table_of_send(headers, ())
+        self._around_table = self._properties(None if self.temp_queue else headers.get(b"reply-to"))
+        check_names(headers)
+
+    def _properties(self, reply_to: bytes | None) -> tuple[bytes, bytes]:
+        """What stands before and behind the headers table."""
+        return encode_around_table(properties_of_send(self._headers, reply_to))
 
     @staticmethod
     def _queue(destination: Destination, headers: Mapping[bytes, bytes], rules: QueueRules) -> QueueSpec | None:
@@ -112,8 +117,7 @@ class CachedPublish:
         """Encode what all messages with this header block share. ``reply_queue``: the queue behind ``temp_queue``."""
         self.channel_key = channel_key
         self.reply_queue = reply_queue
-        properties = properties_of_send(self._headers, reply_queue or self._headers.get(b"reply-to"))
-        before, behind = encode_around_table(properties)
+        before, behind = self._properties(reply_queue) if reply_queue else self._around_table
         # The session vouches for a queue that it has declared: if that is gone, the broker returns the message.
         mandatory = self.mandatory or self.queue is not None
         method = encode_publish(channel, self.exchange, self.routing_key, mandatory=mandatory)

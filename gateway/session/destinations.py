@@ -44,6 +44,9 @@ _PREFIXES: Final = {
     DestinationKind.TEMP_QUEUE: b"/temp-queue",
 }
 
+# Those that need no more than the prefix.
+_BY_PREFIX: Final = {prefix: kind for kind, prefix in _PREFIXES.items() if kind is not DestinationKind.REPLY_QUEUE}
+
 KIND_NAMES: Final = {kind: prefix[1:].replace(b"/", b"-").decode() for kind, prefix in _PREFIXES.items()}
 """The kinds as metrics and the journal name them: their prefixes, written with a hyphen."""
 
@@ -89,12 +92,13 @@ def parse(text: bytes) -> Destination:
         return Destination(DestinationKind.QUEUE, _unescape(text))
     if text.startswith(REPLY_QUEUE):
         return _named(DestinationKind.REPLY_QUEUE, text[len(REPLY_QUEUE) :], text[len(REPLY_QUEUE) - 1 :])
-    for kind, prefix in _PREFIXES.items():
-        rest = text[len(prefix) :]
-        if text.startswith(prefix) and rest[:1] in (b"", b"/") and kind is not DestinationKind.REPLY_QUEUE:
-            if kind is DestinationKind.EXCHANGE:
-                return _exchange(rest)
-            return _named(kind, rest[1:], rest, b"/" in rest[1:])
+    first = text.find(b"/", 5 if text.startswith(b"/amq/") else 1)
+    prefix, rest = (text, b"") if first < 0 else (text[:first], text[first:])
+    kind = _BY_PREFIX.get(prefix)
+    if kind is DestinationKind.EXCHANGE:
+        return _exchange(rest)
+    if kind is not None:
+        return _named(kind, rest[1:], rest, b"/" in rest[1:])
     body = b"'%b' is not a valid destination.\nValid destination types are: %b.\n" % (text, _VALID_TYPES)
     raise StompError("Unknown destination", body)
 

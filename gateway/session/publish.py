@@ -27,7 +27,7 @@ from gateway.session.transactions import size_of
 from gateway.session.varied_publish import VariedPublish, VariedPublishes
 from gateway.stomp.decoder import Decoder
 from gateway.stomp.encoder import encode_receipt
-from gateway.stomp.frame import Frame, ReceiptAndBody
+from gateway.stomp.frame import Frame, HeaderBlock, ReceiptAndBody
 
 # Stands on a header block whose SEND was published as one of its kind.
 _CAME_ONCE: Final = object()
@@ -154,7 +154,7 @@ class Publisher:
         """SEND: asks for what is missing first, and leaves the frame to a transaction."""
         cached = frame.header_block.cached_publish
         if not isinstance(cached, CachedPublish):
-            cached = self._cache(frame) if cached is not None else self._find_varied(frame) or self._cache(frame)
+            cached = self._cached(frame, is_new=cached is None)
         if not self._is_prepared(frame, cached):
             return
         if cached.transaction is not None:
@@ -169,25 +169,26 @@ class Publisher:
         if self._blocked or self.confirms.is_full:
             self._hold()
 
-    def _cache(self, frame: Frame) -> CachedPublish:
-        block = frame.header_block
-        cached = self._make(CachedPublish, StampedPublish, self._context.headers(frame), block.volatile)
-        block.cached_publish = cached
+    def _cached(self, frame: Frame, *, is_new: bool) -> CachedPublish:
+        """What is computed for the SEND's header block, or if the block ``is_new``, for SENDs of its kind."""
+        block, headers = frame.header_block, self._context.headers(frame)
+        cached = self._find_varied(block, headers) if is_new else None
+        if cached is None:
+            cached = block.cached_publish = self._make(CachedPublish, StampedPublish, headers, block.volatile)
         return cached
 
-    def _find_varied(self, frame: Frame) -> CachedPublish | None:
-        """What the SEND has in common with others, if its header block is new and only values in it are."""
+    def _find_varied(self, block: HeaderBlock, headers: Mapping[bytes, bytes]) -> CachedPublish | None:
+        """What the SEND has in common with others, if only values in its header block are new."""
         context = self._context
         varied = self._varied
         if varied is None:
             meant = () if context.observer is None else context.observer.header_values
             varied = self._varied = VariedPublishes(partial(self._make, VariedPublish, StampedVariedPublish), meant)
-        headers = context.headers(frame)
         found = varied.find(headers)
         if found is None or not found.is_plain:
             return None
         # If the block comes again, it gets a cached publish of its own.
-        frame.header_block.cached_publish = _CAME_ONCE
+        block.cached_publish = _CAME_ONCE
         found.headers = headers
         return found
 
@@ -204,7 +205,7 @@ class Publisher:
             rules=context.queue_rules,
             destinations=context.destination_rules,
         )
-        if isinstance(cached, StampedPublish | StampedVariedPublish) and stamp is not None:
+        if stamp is not None and isinstance(cached, StampedPublish | StampedVariedPublish):
             cached.stamp = stamp
         cached.traffic = context.traffic.sends.counter(cached.destination, cached.kind)
         if context.observer is not None:

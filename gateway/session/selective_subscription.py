@@ -111,6 +111,8 @@ class _Selective(Subscription):
 
     __slots__ = ()
 
+    selects: ClassVar[bool] = True
+
     _ledger_type: ClassVar[type[DeliveryLedger]] = SelectiveLedger
 
     ledger: SelectiveLedger

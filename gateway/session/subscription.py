@@ -81,6 +81,9 @@ class Subscription:
         "is_lost", "is_stream", "kind", "ledger", "mode", "next_offset", "output", "queue", "request", "tag",
     )  # fmt: skip
 
+    # Whether it has a selector, so that a message may cost much.
+    selects: ClassVar[bool] = False
+
     _ledger_type: ClassVar[type[DeliveryLedger]] = DeliveryLedger
 
     def __init__(

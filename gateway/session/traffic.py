@@ -67,10 +67,11 @@ class TrafficByDestination(dict[tuple[bytes, DestinationKind], TrafficCounter]):
 
     def counter(self, destination: bytes, kind: DestinationKind) -> TrafficCounter:
         """The counter of a destination."""
-        key = (destination, kind)
-        if key not in self and len(self) >= _MAX_DESTINATIONS:
-            key = (OTHER, kind)
-        return self.setdefault(key, TrafficCounter())
+        found = self.get((destination, kind))
+        if found is None:
+            key = (destination if len(self) < _MAX_DESTINATIONS else OTHER, kind)
+            found = self[key] = self.get(key) or TrafficCounter()
+        return found
 
 
 class SendCounter(Protocol):

@@ -31,6 +31,8 @@ _NUMBERS: Final = {b"priority": ("priority", 0xFF), b"timestamp": ("timestamp", 
 PUBLISHED: Final = b"x-stomp-gateway-published"
 """The entry of the headers table with the time of publishing (`correlation`)."""
 
+_FIELDS: Final = frozenset((*_TEXTS, *_NUMBERS, b"persistent"))
+
 PROPERTIES: Final = frozenset((*_TEXTS, *_NUMBERS, b"destination", b"reply-to", b"persistent", PUBLISHED))
 """Headers of SEND that are no entries of the headers table."""
 
@@ -52,6 +54,8 @@ def properties_of_send(headers: Mapping[bytes, bytes], reply_to: bytes | None) -
     found = Properties(reply_to=reply_to)
     if reply_to is not None and len(reply_to) > LONGEST_SHORT_STRING:
         raise error_frames.too_long(b"reply-to", len(reply_to))
+    if _FIELDS.isdisjoint(headers):
+        return found
     for name, text_field in _TEXTS.items():
         value = headers.get(name)
         if value is None:
@@ -85,21 +89,29 @@ def table_of_send(
     Raises:
         StompError: for a name that is too long for AMQP.
     """
+    check_names(headers)
+    entries = [entry for entry in reversed(tuple(headers.items())) if entry[0] not in PROPERTIES]
     pieces: list[bytes] = []
     names: list[bytes] = []
-    piece = b""
-    for name, value in reversed(tuple(headers.items())):
-        if name in PROPERTIES:
-            continue
-        if len(name) > LONGEST_SHORT_STRING:
-            raise error_frames.name_too_long(name)
+    begin = 0
+    for at, (name, _) in enumerate(entries) if gaps else ():
         if name in gaps:
-            pieces.append(piece + amqp.table_name(name))
+            pieces.append(amqp.table_entries(entries[begin:at]) + amqp.table_name(name))
             names.append(name)
-            piece = b""
-        else:
-            piece += amqp.table_entries([(name, value)])
-    return (*pieces, piece), tuple(names)
+            begin = at + 1
+    return (*pieces, amqp.table_entries(entries[begin:] if begin else entries)), tuple(names)
+
+
+def check_names(headers: Mapping[bytes, bytes]) -> None:
+    """Check that AMQP can carry the names of a SEND's headers.
+
+    Raises:
+        StompError: for the last one that is too long.
+    """
+    if max(map(len, headers), default=0) > LONGEST_SHORT_STRING:
+        raise error_frames.name_too_long(
+            next(name for name in reversed(tuple(headers)) if len(name) > LONGEST_SHORT_STRING)
+        )
 
 
 def shown_headers(properties: Properties) -> list[tuple[bytes, bytes]]:

@@ -6,6 +6,7 @@ differ become gaps in one `CachedPublish`, as receipt and content-length are.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
@@ -26,6 +27,9 @@ _VOLATILE: Final = (RECEIPT, CONTENT_LENGTH)
 # this.
 _MOST_BYTES: Final = 256 << 10
 _LARGEST: Final = 2048
+
+# Of about so many names and kinds it is known that they have come.
+_SEEN: Final = 1024
 
 _Kind = tuple[tuple[bytes, ...], tuple[bytes, ...]]
 
@@ -57,16 +61,20 @@ class VariedPublishes:
         meant: further headers whose values mean something.
     """
 
-    __slots__ = ("_bytes", "_kinds", "_make", "_meant")
+    __slots__ = ("_bytes", "_kinds", "_make", "_meant", "_names", "_seen")
 
     def __init__(
         self, make: Callable[[Mapping[bytes, bytes], tuple[bytes, ...]], VariedPublish], meant: Collection[bytes]
     ) -> None:
         self._make = make
         self._meant = _MEANT.union(meant)
-        # None for a kind that has come once.
-        self._kinds: dict[_Kind, VariedPublish | None] = {}
+        self._kinds: dict[_Kind, VariedPublish] = {}
+        # Of the headers of these kinds.
+        self._names: set[tuple[bytes, ...]] = set()
         self._bytes = 0
+        # Hashes of what has come once, names of headers and then kinds, each in the place that its lower bits say. Most
+        # never come again.
+        self._seen: array[int] | None = None
 
     def find(self, headers: Mapping[bytes, bytes]) -> VariedPublish | None:
         """What SENDs with such headers have in common; None if there has been none, or nothing in them can differ.
@@ -75,22 +83,38 @@ class VariedPublishes:
             StompError: as for `CachedPublish`.
         """
         meant, names = self._meant, tuple(headers)
+        if names not in self._names and not self._has_seen(hash(names)):
+            return None
         text = sum(map(len, names)) + sum(map(len, headers.values()))
         if text > _LARGEST:
             return None
         kind = names, tuple([value for name, value in headers.items() if name in meant])
         found = self._kinds.get(kind)
-        if found is not None:
-            return found
-        if kind in self._kinds:
+        if found is None and self._has_seen(hash(kind)):
             found = self._make(headers, tuple([name for name in names if name not in meant]))
-        else:
-            self._bytes += (size := _size_of_kind(len(names), text))
+            self._bytes += _size_of_kind(len(names), text)
             if self._bytes > _MOST_BYTES:
-                self._kinds.clear()
-                self._bytes = size
-        self._kinds[kind] = found
+                self._drop_half()
+            self._kinds[kind] = found
+            self._names.add(names)
         return found
+
+    def _drop_half(self) -> None:
+        """Every second one goes, as in a `BlockCache`."""
+        for each in list(self._kinds)[::2]:
+            del self._kinds[each]
+        self._names = {names for names, _ in self._kinds}
+        self._bytes //= 2
+
+    def _has_seen(self, mark: int) -> bool:
+        seen = self._seen
+        if seen is None:
+            seen = self._seen = array("q", bytes(8 * _SEEN))
+        at = mark % _SEEN
+        if seen[at] == mark:
+            return True
+        seen[at] = mark
+        return False
 
 
 def _size_of_kind(count: int, text: int) -> int:

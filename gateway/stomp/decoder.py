@@ -265,7 +265,7 @@ class Decoder:
                 return self._slow_frame(start)
         known = self._sized_blocks.get(block) or self._look_up(block)
         if known is None:
-            return self._slow_frame(start)
+            return self._slow_frame(start, end)
         header_block, length, body_size = known
         body = end + 2
         stop = chunk.find(b"\0", body) if length is None else body + body_size
@@ -421,17 +421,22 @@ class Decoder:
 
     # The slow path: it defines the grammar.
 
-    def _slow_frame(self, start: int) -> Frame | None:
+    def _slow_frame(self, start: int, end: int = -1) -> Frame | None:
+        """``end``: where the two line feeds are that may be the end of the header block, if they were looked for."""
         chunk = self._chunk
         self._fast_start = -1
         head = self._head if start == 0 else None
         if head is None:
-            found = _END_OF_BLOCK.search(chunk, start)
-            if found is None:
-                self._keep_partial(start)
-                return None
-            block = chunk[start : found.start()]
-            head = _Head(self._read_block(block), len(block), found.end() - start)
+            body = end + 2
+            if end < 0 or chunk.find(b"\r", start, end) >= 0:
+                # Perhaps one of the two has a carriage return before it.
+                found = _END_OF_BLOCK.search(chunk, start)
+                if found is None:
+                    self._keep_partial(start)
+                    return None
+                end, body = found.span()
+            block = chunk[start:end]
+            head = _Head(self._read_block(block), len(block), body - start)
         header_block, body = head.header_block, start + head.body
         length = _content_length(header_block.command, header_block.headers)
         stop = chunk.find(b"\0", body) if length is None else body + length
@@ -468,12 +473,14 @@ class Decoder:
         is_bounded = len(block) <= limits.header and len(lines) <= limits.headers + 1
         # As most are: nothing in it is escaped, and no limit is reached. Of a repeated name the first value counts.
         is_plain = is_bounded and b"\\" not in block and b"\r" not in block
+        put = headers.setdefault
         for line in lines[1:]:
-            name, colon, value = line.partition(b":") if is_plain else (b"", b"", b"")
-            if colon:
-                headers.setdefault(name, value)
-            else:
-                self._read_header(line, headers)
+            if is_plain:
+                name, colon, value = line.partition(b":")
+                if colon:
+                    put(name, value)
+                    continue
+            self._read_header(line, headers)
         return _header_block(command, headers)
 
     def _read_header(self, line: bytes, headers: dict[bytes, bytes]) -> None:

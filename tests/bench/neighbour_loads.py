@@ -16,6 +16,8 @@ from tests.bench.neighbour_run import CONNECTED, ERROR, MESSAGE, RECEIPT, Peer, 
 from tests.bench.neighbour_servers import DEDICATED, SHARED, TCP, TLS, WEBSOCKET
 from tests.bench.wire import NotMeasurableError, RowError
 
+Work = Callable[[Run], Awaitable[float | None]]
+
 _TINY = b"SEND\ndestination:/topic/load\n\n\0"
 _FLOODERS = 50
 
@@ -268,6 +270,32 @@ async def _slow_reader(run: Run) -> None:
     await peer.expect(MESSAGE)
 
 
+def _costly_selector(number: int) -> str:
+    """One of the worst: texts that are almost found at each place of a header of many ``x``."""
+    return " OR ".join(f"text LIKE '%{'x' * 74}-{number:02d}-{at:02d}xx%'" for at in range(19))
+
+
+def _prepared_selectors(count: int) -> Work:
+    async def prepare(run: Run) -> None:
+        if run.server.name != GATEWAY:
+            raise NotMeasurableError("the plugin has no selectors")
+        peer = await run.session()
+        for number in range(run.count(count)):
+            selector = f"selector:{_costly_selector(number)}\n"
+            peer.write(f"SUBSCRIBE\nid:{number}\ndestination:/topic/load\n{selector}receipt:r{number}\n\n\0".encode())
+        await peer.expect(RECEIPT, run.count(count))
+
+    return prepare
+
+
+async def _selected(run: Run) -> None:
+    """200 messages that no selector selects. To ask all of them takes longer than this row does."""
+    peer = await run.session()
+    await peer.flood(f"SEND\ndestination:/topic/load\ntext:{'x' * 3900}\n\n\0".encode() * run.count(200))
+    await _taken(peer)
+    await asyncio.sleep(3)
+
+
 async def _prepared_many(run: Run) -> None:
     if run.server.admin is None:
         raise NotMeasurableError("the plugin has no such page")
@@ -284,9 +312,6 @@ async def _metrics(run: Run) -> float:
         if not answer.startswith(b"HTTP/1.1 200"):
             raise RowError("/metrics was not answered with 200")
     return (time.perf_counter() - started) / 3
-
-
-Work = Callable[[Run], Awaitable[float | None]]
 
 
 @dataclass(frozen=True)
@@ -340,6 +365,10 @@ _BASE = (
     Load("full-queue", "a full queue to one subscriber", _full_queue, _prepared_queue, elsewhere=_EVERYWHERE),
     Load("unbounded-prefetch", "the same without a prefetch", _unbounded_prefetch, _prepared_queue, elsewhere=(TLS,)),
     Load("slow-reader", "a reader that is slow", _slow_reader, _prepared_large_queue, elsewhere=_TRANSPORTS),
+    *(
+        Load(f"selectors-{count}", text, _selected, _prepared_selectors(count), plugin=False)
+        for count, text in ((1, "a costly selector"), (10, "10 costly selectors"), (100, "100 costly selectors"))
+    ),
     Load("tokens", "100 sessions renew their TOKENs", _tokens, _prepared_tokens, links=DEDICATED, plugin=False),
     Load("metrics", "/metrics with 10,000 sessions", _metrics, _prepared_many, plugin=False),
 )

@@ -111,7 +111,10 @@ def _start_gateway(
         "upstream": {"urls": [address.upstream]},
         "admin": f"{LOOPBACK}:{ports['admin']}",
         "defaults": {"journal": {"directory": "journal"}, **changes},
-        "virtual_hosts": {"/": {}, DEDICATED: {"amqp_vhost": address.vhost, "links": "dedicated", **tokens}},
+        "virtual_hosts": {
+            "/": {"selectors": True},
+            DEDICATED: {"amqp_vhost": address.vhost, "links": "dedicated", **tokens},
+        },
     }
     configuration.write_text(yaml.safe_dump(settings))
     log.unlink(missing_ok=True)

@@ -102,7 +102,7 @@ class ScriptedBroker:
         )
         under = SimpleNamespace(connection=SimpleNamespace(close=partial(self._close, link)))
         connection = SimpleNamespace(transport=under, close=partial(asyncio.sleep, 0))
-        tap = SimpleNamespace(transport=transport, resume_reading=lambda: None)
+        tap = SimpleNamespace(transport=transport, resume_reading=lambda reason: None)
         link.opened(cast(Any, connection), cast(Any, tap), Tuning(131072, self.channel_max, self.version))
         self.links.append(link)
         return link

@@ -56,8 +56,15 @@ async def test_a_client_gets_what_it_selects_and_the_broker_keeps_nothing_else(
             await client.disconnect()
 
 
-async def test_a_flood_is_filtered_in_order(broker_url: str, queue: str) -> None:
-    """Messages that are alike come in runs, with and without those of the other kind between them."""
+@pytest.mark.parametrize("per_round", [0.004, 1e-9])
+async def test_a_flood_is_filtered_in_order(
+    broker_url: str, queue: str, per_round: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that are alike come in runs, with and without those of the other kind between them.
+
+    However little time there is for selectors in a round of the event loop.
+    """
+    monkeypatch.setattr("gateway.server.paced_work._PER_ROUND", per_round)
     destination, count = f"/exchange/amq.direct/{queue}", 6000
     async with gateway_here(parsed(broker_url, SELECTORS)) as gateway, within():
         async with StompClient.logged_in(gateway.addresses[0]) as client:
@@ -74,6 +81,7 @@ async def test_a_flood_is_filtered_in_order(broker_url: str, queue: str) -> None
         assert got["odd"] == [n for n, run in enumerate(runs) if run == "odd"]
         assert got["all"] == list(range(count))
         assert await filtered(gateway) == runs.count("even")
+        assert "select" in {link.purpose for link in gateway.pool.links}
 
 
 async def test_a_selector_on_a_queue_is_refused_and_the_session_goes_on(broker_url: str, queue: str) -> None:

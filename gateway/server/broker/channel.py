@@ -125,9 +125,9 @@ class LinkChannel:
         if owner is not None:
             self.link.remove_user(owner)
 
-    def set_sink(self, sink: Sink) -> None:
-        """Send the channel's deliveries and confirms to a sink."""
-        self.link.register_sink(self, sink)
+    def set_sink(self, sink: Sink, *, is_paced: bool = False) -> None:
+        """Send the channel's deliveries and confirms to a sink; ``is_paced``: a delivery may cost much."""
+        self.link.register_sink(self, sink, is_paced=is_paced)
 
     def discard(self, owner: object) -> None:
         """Drop further deliveries; the broker requeues them when the channel closes."""

@@ -31,6 +31,7 @@ from gateway.server.broker.broker_errors import (
     cause_of,
 )
 from gateway.server.broker.client_properties import ClientProperties
+from gateway.server.broker.paced_deliveries import PacedDeliveries
 from gateway.server.broker.tap import Tap
 from gateway.server.fault_boundary import FaultOwner, guarded, report
 from gateway.server.log_limits import LogLimits
@@ -43,6 +44,9 @@ CLOSING_AT_ONCE: Final = 4
 
 CLOSE_TIMEOUT: Final = 3.0
 """How long a broker may take to answer connection.close, in seconds."""
+
+SLOW_CLIENT: Final = "slow client"
+"""Why a link that serves only one session is not read."""
 
 
 class LinkUser(FaultOwner, Protocol):
@@ -158,6 +162,7 @@ class Link:
         self._free_numbers: list[int] = []
         # Methods that wait for the end of this round of callbacks.
         self._methods: list[bytes] = []
+        self._deliveries = PacedDeliveries(self, paced)
         self._secret_updates: set[asyncio.Task[object]] = set()
         self._connection: AbstractConnection | None = None
         self._tap: Tap | None = None
@@ -256,18 +261,23 @@ class Link:
         self._channels[number] = channel
         return number
 
-    def register_sink(self, channel: _ChannelCallbacks, sink: Sink) -> None:
+    def register_sink(self, channel: _ChannelCallbacks, sink: Sink, *, is_paced: bool = False) -> None:
         """Send a channel's deliveries and confirms to a sink, unless its number belongs to another channel by now.
 
         The broker may close a channel at any time, and the AMQP library may reuse the number at once.
+
+        ``is_paced``: a delivery may cost much.
         """
         if self._channels.get(channel.number) is channel:
-            self.splitter.register(channel.number, sink)
+            self._deliveries.forget(channel)
+            before = self._deliveries.sink_before(channel, sink) if is_paced else sink
+            self.splitter.register(channel.number, before)
 
     def drop_data(self, channel: _ChannelCallbacks) -> None:
         """Throw a channel's deliveries and confirms away from now on."""
         if self._channels.get(channel.number) is channel:
             self.splitter.drop(channel.number)
+            self._deliveries.forget(channel)
 
     def remove_channel(self, channel: _ChannelCallbacks) -> None:
         """A channel is closed; its number may be used again."""
@@ -275,6 +285,7 @@ class Link:
             del self._channels[channel.number]
             heappush(self._free_numbers, channel.number)
             self.splitter.unregister(channel.number)
+            self._deliveries.forget(channel)
 
     def _open_connection(self) -> AbstractConnection:
         if self._connection is None or self.closed is not None:
@@ -300,15 +311,15 @@ class Link:
             asyncio.get_running_loop().call_soon(self.write)
         self._methods.append(data)
 
-    def pause_reading(self) -> None:
-        """Stop reading from the broker, for a link that serves only one slow session."""
+    def pause_reading(self, reason: str = SLOW_CLIENT) -> None:
+        """Stop reading from the broker, by default because the link serves only one slow session."""
         if self._tap is not None and self.closed is None:
-            self._tap.pause_reading()
+            self._tap.pause_reading(reason)
 
-    def resume_reading(self) -> None:
-        """Read from the broker again."""
+    def resume_reading(self, reason: str = SLOW_CLIENT) -> None:
+        """Read from the broker again, unless there is another reason not to."""
         if self._tap is not None and self.closed is None:
-            self._tap.resume_reading()
+            self._tap.resume_reading(reason)
 
     def feed_heartbeat(self) -> None:
         """Show the AMQP library a heart-beat while reading is paused, or it would take the connection for dead."""
@@ -337,6 +348,7 @@ class Link:
         if connection is None or self._tap is None:
             return
         self.is_closing = True
+        self._deliveries.clear()
         self.resume_reading()
         # aio-pika's own `close` waits for ever if it is cancelled, with all tasks, just when the connection has ended.
         transport, connection.transport = connection.transport, None
@@ -389,6 +401,7 @@ class Link:
         else:
             # The library does so when the broker's heart-beats do not come.
             cause = "the broker closed the connection" if by_broker else "the AMQP library gave the connection up"
+        self._deliveries.clear()
         for update in self._secret_updates:
             update.cancel()
         closed = self._lost(cause)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from itertools import chain
 from typing import Final
 
 from gateway.config.virtual_host import Upstream, VirtualHost
@@ -26,6 +27,9 @@ _BETWEEN_REPLACEMENTS: Final = 1.0
 
 _PUBLISH: Final = "publish"
 _CONSUME: Final = "consume"
+# Subscriptions with selectors, for which the link may pause: no other has to wait for them.
+_SELECT: Final = "select"
+_PURPOSES: Final = (_PUBLISH, _CONSUME, _SELECT)
 
 OpenLink = Callable[[VirtualHost, Credentials, str, str, str, bool], Awaitable[Link]]
 """Opens a link for a purpose; two names are of client and session of a link that serves only one session. The last says
@@ -56,7 +60,7 @@ class LoginLinks:
         self._open_link = open_link
         self._client = client
         self._session = session
-        self._links: dict[str, list[Link]] = {_PUBLISH: [], _CONSUME: []}
+        self._links: dict[str, list[Link]] = {purpose: [] for purpose in _PURPOSES}
         # A link that was opened to check the login and has no purpose yet.
         self._unused: Link | None = None
         self._pausable: list[Link] = []
@@ -114,7 +118,7 @@ class LoginLinks:
     @property
     def all(self) -> list[Link]:
         """Every open link."""
-        links = [*self._links[_PUBLISH], *self._links[_CONSUME]]
+        links = list(chain.from_iterable(self._links.values()))
         if self._unused is not None:
             links.append(self._unused)
         return [link for link in links if link.closed is None]
@@ -180,9 +184,13 @@ class LoginLinks:
             link.window = PublishWindow(link, asyncio.get_running_loop().time)
         return LinkChannel.begun(link)
 
-    async def consuming_channel(self) -> LinkChannel:
-        """A channel on a link that serves subscriptions; the broker has not answered its opening."""
-        return LinkChannel.begun(await self.consuming_link())
+    async def consuming_channel(self, *, selects: bool = False) -> LinkChannel:
+        """A channel on a link that serves subscriptions; the broker has not answered its opening.
+
+        ``selects``: for one with a selector. On links of its own a session keeps nobody else waiting.
+        """
+        is_apart = selects and not self.is_dedicated
+        return LinkChannel.begun(await self._link_with_room(_SELECT if is_apart else _CONSUME))
 
     async def consuming_link(self) -> Link:
         """A link that serves subscriptions, with room for a channel."""
@@ -278,14 +286,14 @@ class LoginLinks:
 
     @staticmethod
     def _purpose_of(link: Link) -> str:
-        return _PUBLISH if link.purpose == _PUBLISH else _CONSUME
+        return link.purpose if link.purpose in _PURPOSES else _CONSUME
 
     async def close(self) -> None:
         """Close every link, also an unused one that has ended, whose socket may still be open. No other is opened."""
         self._is_closed = True
         self._queue_watch = None
         links = [*self.all, *([] if self._unused is None or self._unused in self.all else [self._unused])]
-        self._links, self._unused = {_PUBLISH: [], _CONSUME: []}, None
+        self._links, self._unused = {purpose: [] for purpose in _PURPOSES}, None
         await asyncio.gather(*(link.close() for link in links))
 
 

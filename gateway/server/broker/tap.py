@@ -61,8 +61,8 @@ class Tap(asyncio.StreamReaderProtocol):
         self._clock = loop.time
         self._heartbeat_at = loop.time()
         self._has_ended = False
-        # False while the only session of the link does not take its messages.
-        self._is_wanted = True
+        # Why nothing is read.
+        self._pauses: set[str] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is open."""
@@ -95,20 +95,19 @@ class Tap(asyncio.StreamReaderProtocol):
             asyncio.get_running_loop().call_soon(self._read_on)
 
     def _read_on(self) -> None:
-        if self._is_wanted and not self.transport.is_closing():
-            self.resume_reading()
+        if not self._pauses and not self.transport.is_reading() and not self.transport.is_closing():
+            self.transport.resume_reading()
 
-    def pause_reading(self) -> None:
-        """Read nothing from the broker, for a link that serves only one slow session."""
-        self._is_wanted = False
+    def pause_reading(self, reason: str) -> None:
+        """Read nothing from the broker."""
+        self._pauses.add(reason)
         if self.transport.is_reading():
             self.transport.pause_reading()
 
-    def resume_reading(self) -> None:
-        """Read from the broker again."""
-        self._is_wanted = True
-        if not self.transport.is_reading():
-            self.transport.resume_reading()
+    def resume_reading(self, reason: str) -> None:
+        """Read from the broker again, unless there is another reason not to."""
+        self._pauses.discard(reason)
+        self._read_on()
 
     def feed_heartbeat(self) -> None:
         """Show the library a heart-beat."""

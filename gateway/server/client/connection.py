@@ -59,7 +59,7 @@ class ServerContext:
 
     ``clock`` is monotonic, in seconds. ``spawn`` starts a background task and keeps a reference to it. ``clients`` are
     the connections with a session, ``closing`` those whose session is over. ``paced`` has the logins and ends of
-    sessions, ``turns`` the input of those who send much. ``product`` is the gateway's name and version.
+    sessions, and selectors; ``turns`` the input of those who send much. ``product`` is the gateway's name and version.
     """
 
     product: bytes

@@ -85,7 +85,7 @@ class Consumers:
             return LinkChannel.begun(owner)
         if operation.needs_pausable_link:
             return LinkChannel.begun(await self._channels.pausable.opened(self._login.links))
-        return await self._login.links.consuming_channel()
+        return await self._login.links.consuming_channel(selects=operation.subscription.selects)
 
     async def _undo(self, channel: LinkChannel, declared: QueueSpec | None, refusal: UpstreamError) -> None:
         """A SUBSCRIBE failed half-way: delete its new queue, unless the queue is in use."""

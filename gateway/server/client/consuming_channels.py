@@ -132,7 +132,7 @@ class ConsumingChannels:
             sink = Sink(subscription.drop_for_requeue, ignore_confirm, self._owner)
         else:
             sink = Sink(subscription.deliver, ignore_confirm, self._owner, deliver_alike=subscription.deliver_alike)
-        channel.set_sink(sink)
+        channel.set_sink(sink, is_paced=subscription.selects)
 
     def _resume_deliveries(self) -> None:
         """Requeue the dropped messages, and take deliveries again."""

@@ -108,3 +108,12 @@ def test_destinations_that_never_come_again_take_no_memory() -> None:
 def test_a_clients_text_is_bounded_and_always_text() -> None:
     assert shown(b"\xff\xfe") == "\ufffd\ufffd"
     assert len(shown(b"x" * 10_000)) == 300
+
+
+def test_destinations_that_come_once_do_not_take_the_place_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = DestinationNames()
+    assert names.name(b"/topic/often") == "/topic/often"
+    for number in range(10_000):
+        names.name(b"/topic/%d" % number)
+    monkeypatch.setattr(names, "_bounded", lambda destination: pytest.fail("it was not kept"))
+    assert names.name(b"/topic/often") == "/topic/often"

@@ -144,7 +144,7 @@ def test_a_link_closes_in_time_although_the_library_waits_for_ever() -> None:
         limits = LogLimits(Logging(), lambda: 0.0)
         link = Link(whose, BrokerUrl("amqp", "broker", 5672), lambda: None, limits, PacedWork())
         transport = SimpleNamespace(abort=lambda: aborted.append(True))
-        tap = SimpleNamespace(transport=transport, resume_reading=lambda: None)
+        tap = SimpleNamespace(transport=transport, resume_reading=lambda reason: None)
         under = SimpleNamespace(connection=SimpleNamespace(close=waits_for_ever))
         connection = SimpleNamespace(transport=under, close=partial(asyncio.sleep, 0))
         link.opened(cast(Any, connection), cast(Any, tap), Tuning())

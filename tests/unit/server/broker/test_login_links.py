@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link import Link
@@ -30,3 +32,27 @@ async def test_who_comes_back_waits_for_the_link_that_is_being_opened() -> None:
     await asyncio.gather(publishing, *waiting)
     await links.consuming_channel()
     assert dialled == ["publish", "consume"]
+
+
+@pytest.mark.parametrize(("session", "purposes"), [("", ["consume", "select"]), ("session-x", ["consume"])])
+async def test_subscriptions_with_selectors_share_no_link_with_others(session: str, purposes: list[str]) -> None:
+    """It may pause. A session with links of its own keeps nobody else waiting."""
+    broker = ScriptedBroker()
+    links = LoginLinks(VirtualHost(name="/"), Credentials("guest", "guest"), broker.open_link, session, session)
+    for selects in (False, True, False, True):
+        await links.consuming_channel(selects=selects)
+    assert [link.purpose for link in broker.links] == purposes
+    assert links.all == broker.links
+
+
+async def test_a_link_for_selectors_that_drains_is_replaced_by_another_one() -> None:
+    broker = ScriptedBroker()
+    links = LoginLinks(VirtualHost(name="/"), Credentials("guest", "guest"), broker.open_link)
+    for selects in (False, True):
+        await links.consuming_channel(selects=selects)
+    draining = broker.links[1]
+    draining.drain()
+    assert not links.is_replaced(draining)
+    await links.replace(draining)
+    assert links.is_replaced(draining)
+    assert [link.purpose for link in broker.links] == ["consume", "select", "select"]

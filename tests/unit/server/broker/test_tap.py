@@ -55,8 +55,18 @@ async def test_after_a_full_read_others_are_read_before_the_rest() -> None:
 async def test_a_link_that_is_not_to_be_read_is_not_read_after_a_full_read() -> None:
     tap, transport = _tapped()
     tap.data_received(_MUCH)
-    tap.pause_reading()
+    tap.pause_reading("slow")
     await asyncio.sleep(0)
     before = transport.is_read
-    tap.resume_reading()
+    tap.resume_reading("slow")
+    assert (before, transport.is_read) == (False, True)
+
+
+async def test_a_link_that_is_not_to_be_read_for_two_reasons_is_read_when_both_are_over() -> None:
+    tap, transport = _tapped()
+    tap.pause_reading("slow")
+    tap.pause_reading("waits")
+    tap.resume_reading("slow")
+    before = transport.is_read
+    tap.resume_reading("waits")
     assert (before, transport.is_read) == (False, True)
