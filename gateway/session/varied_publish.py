@@ -28,8 +28,9 @@ _VOLATILE: Final = (RECEIPT, CONTENT_LENGTH)
 _MOST_BYTES: Final = 256 << 10
 _LARGEST: Final = 2048
 
-# Of about so many names and kinds it is known that they have come.
-_SEEN: Final = 1024
+# Of about so many names and kinds it is known that they have come: at first, and at most.
+_FIRST_SEEN: Final = 8
+_MOST_SEEN: Final = 1024
 
 _Kind = tuple[tuple[bytes, ...], tuple[bytes, ...]]
 
@@ -74,7 +75,7 @@ class VariedPublishes:
         self._bytes = 0
         # Hashes of what has come once, names of headers and then kinds, each in the place that its lower bits say. Most
         # never come again.
-        self._seen: array[int] | None = None
+        self._seen = array("q", bytes(8 * _FIRST_SEEN))
 
     def find(self, headers: Mapping[bytes, bytes]) -> VariedPublish | None:
         """What SENDs with such headers have in common; None if there has been none, or nothing in them can differ.
@@ -108,11 +109,15 @@ class VariedPublishes:
 
     def _has_seen(self, mark: int) -> bool:
         seen = self._seen
-        if seen is None:
-            seen = self._seen = array("q", bytes(8 * _SEEN))
-        at = mark % _SEEN
+        at = mark % len(seen)
         if seen[at] == mark:
             return True
+        if seen[at] and len(seen) < _MOST_SEEN:
+            # Most sessions send few kinds, and there are many sessions.
+            before, seen = seen, array("q", bytes(16 * len(seen)))
+            for each in before:
+                seen[each % len(seen)] = each
+            self._seen, at = seen, mark % len(seen)
         seen[at] = mark
         return False
 
