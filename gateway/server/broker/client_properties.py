@@ -23,8 +23,8 @@ _PRODUCT: Final = {
 class ClientProperties:
     """The properties of a link that RabbitMQ's management pages show.
 
-    ``purpose`` is ``publish``, ``consume``, ``own`` or ``login``; ``node`` is the gateway's name. ``client`` and
-    ``session`` are set only for links that serve one session.
+    ``purpose`` is ``publish``, ``bulk``, ``consume``, ``own`` or ``login``; ``node`` is the gateway's name. ``client``
+    and ``session`` are set only for links that serve one session.
     """
 
     purpose: str

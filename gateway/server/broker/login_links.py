@@ -24,8 +24,14 @@ _RESTORING: Final = 32
 # Seconds from one dial for a link that replaces another one to the next, if the first has failed.
 _BETWEEN_REPLACEMENTS: Final = 1.0
 
+# Seconds to the next dial for a link that sessions might move to, if a broker has refused one.
+_BETWEEN_REFUSALS: Final = 60.0
+
 _PUBLISH: Final = "publish"
 _CONSUME: Final = "consume"
+
+BULK: Final = "bulk"
+"""The purpose of the link on which sessions of a login publish while they send much, so that others need not wait."""
 
 OpenLink = Callable[[VirtualHost, Credentials, str, str, str, bool], Awaitable[Link]]
 """Opens a link for a purpose; two names are of client and session of a link that serves only one session. The last says
@@ -56,13 +62,15 @@ class LoginLinks:
         self._open_link = open_link
         self._client = client
         self._session = session
-        self._links: dict[str, list[Link]] = {_PUBLISH: [], _CONSUME: []}
+        self._links: dict[str, list[Link]] = {_PUBLISH: [], _CONSUME: [], BULK: []}
         # A link that was opened to check the login and has no purpose yet.
         self._unused: Link | None = None
         self._pausable: list[Link] = []
         self._opening: dict[str, asyncio.Future[Link]] = {}
         # When a draining link may be replaced, on the event loop's clock: never if a broker has refused the login.
         self._replace_at = 0.0
+        # When a link for publishers to move to may be dialled, on the same clock.
+        self._move_at = 0.0
         self._is_closed = False
         self._redial = Redial(self.check_login, slots or DialSlots(), virtual_host.name)
         # Held by the one session that comes back after the broker has blamed one of them for the end of a link.
@@ -114,7 +122,7 @@ class LoginLinks:
     @property
     def all(self) -> list[Link]:
         """Every open link."""
-        links = [*self._links[_PUBLISH], *self._links[_CONSUME]]
+        links = [link for links in self._links.values() for link in links]
         if self._unused is not None:
             links.append(self._unused)
         return [link for link in links if link.closed is None]
@@ -173,12 +181,29 @@ class LoginLinks:
         self._credentials = Credentials(self._credentials.login, passcode)
         return self.all
 
-    async def publishing_channel(self) -> LinkChannel:
-        """A channel on a link that serves publishers; the broker has not answered its opening."""
-        link = await self._link_with_room(_PUBLISH)
+    async def publishing_channel(self, *, is_bulk: bool = False) -> LinkChannel:
+        """A channel on a link that serves publishers; the broker has not answered its opening.
+
+        With ``is_bulk`` it is a bulk link, unless the broker opens none.
+        """
+        is_bulk = is_bulk and await self.has_publishing_link(is_bulk=True)
+        link = await self._link_with_room(BULK if is_bulk else _PUBLISH)
         if link.window is None and not self.is_dedicated:
             link.window = PublishWindow(link, asyncio.get_running_loop().time)
         return LinkChannel.begun(link)
+
+    async def has_publishing_link(self, *, is_bulk: bool) -> bool:
+        """Whether there is a link of this kind that a publisher may move to. If not it is dialled, but not often."""
+        clock = asyncio.get_running_loop().time
+        if clock() < self._move_at:
+            return False
+        try:
+            await self._link_with_room(BULK if is_bulk else _PUBLISH)
+        except UpstreamError as error:
+            is_down = isinstance(error, LinkDownError)
+            self._move_at = clock() + (_BETWEEN_REPLACEMENTS if is_down else _BETWEEN_REFUSALS)
+            return False
+        return True
 
     async def consuming_channel(self) -> LinkChannel:
         """A channel on a link that serves subscriptions; the broker has not answered its opening."""
@@ -278,14 +303,14 @@ class LoginLinks:
 
     @staticmethod
     def _purpose_of(link: Link) -> str:
-        return _PUBLISH if link.purpose == _PUBLISH else _CONSUME
+        return link.purpose if link.purpose in (_PUBLISH, BULK) else _CONSUME
 
     async def close(self) -> None:
         """Close every link, also an unused one that has ended, whose socket may still be open. No other is opened."""
         self._is_closed = True
         self._queue_watch = None
         links = [*self.all, *([] if self._unused is None or self._unused in self.all else [self._unused])]
-        self._links, self._unused = {_PUBLISH: [], _CONSUME: []}, None
+        self._links, self._unused = {_PUBLISH: [], _CONSUME: [], BULK: []}, None
         await asyncio.gather(*(link.close() for link in links))
 
 
