@@ -192,9 +192,11 @@ def _flood(environment: Environment, side: Side, flooders: int) -> Iterator[Call
             sent[0] += _FLOOD
 
     with ExitStack() as open_wires:
-        wires = [open_wires.enter_context(side.open()) for _ in range(flooders)]
+        wires = [side.open() for _ in range(flooders)]
         counts = [[0] for _ in wires]
         for wire in wires:
+            # A DISCONNECT would wait behind all that is in the buffers.
+            open_wires.callback(wire.sock.close)
             wire.load_sends(f"/topic/{environment.prefix}.flood", _FLOOD)
             wire.sock.settimeout(PATIENCE)
         threads = [threading.Thread(target=send, args=each) for each in zip(wires, counts, strict=True)]
@@ -206,5 +208,3 @@ def _flood(environment: Environment, side: Side, flooders: int) -> Iterator[Call
             stop.set()
             for thread in threads:
                 thread.join()
-            for wire in wires:
-                wire.sock.setblocking(False)
