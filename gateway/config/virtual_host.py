@@ -160,6 +160,9 @@ class VirtualHostSettings(MergeableModel):
     links: Literal["shared", "dedicated"] = "shared"
     """shared: clients with the same virtual host and credentials share AMQP connections. dedicated: AMQP connections
     for each client."""
+    bulk_links: Annotated[bool, Switch()] = True
+    """Whether clients on shared connections that send much move their messages to a further connection of the same
+    login while they do, so that others of the login need not wait for them."""
     login_cache: Annotated[float, Duration()] = 60.0
     """A login on a shared link is trusted this long after the broker accepted it. 0 asks always."""
     recheck: Annotated[float, Duration()] = 0.0

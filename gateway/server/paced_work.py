@@ -17,16 +17,13 @@ from typing import Final
 
 from gateway.server.fault_boundary import Arguments, FaultOwner, guarded
 
-# The time for such work in one round of the event loop, in seconds.
-_PER_ROUND: Final = 0.004
+# The time for such work in one round of the event loop, in seconds, and what one of those that wait gets of it. With
+# less, the system calls at the end of each turn would cost more than what is done in it.
+_PER_ROUND: Final = 0.001
 
 # uvloop reads at most 256,000 bytes at once. After a read that size it reads the same socket again, up to 32 times,
 # before any other.
 FULL_READ: Final = 250_000
-
-# What one of many that wait gets of it at least: with less, the system calls at the end of each turn would cost more
-# than what is done in it.
-_LEAST: Final = 0.001
 
 
 class PacedWork:
@@ -97,7 +94,7 @@ class PacedWork:
             started = self._clock()
             # Left in its place meanwhile: what it causes waits behind it.
             owner, call = self._waiting[0]
-            self._owner, self._ends_at = owner, started + max(_LEAST, _PER_ROUND / len(self._waiting))
+            self._owner, self._ends_at = owner, started + _PER_ROUND
             guarded(owner, call)
             self._owner = None
             self._waiting.popleft()

@@ -331,9 +331,11 @@ class Publisher:
         self._channel, self._frame_max, self.has_confirms = event.channel, event.frame_max, event.confirms
         self._has_rejected = False
         self._keeps_bodies = context.rides_through
-        if event.is_new and not self.is_lost:
-            # Publish sequence numbers begin anew, and nothing waits for a confirm. After a loss, a recovery follows.
-            self.confirms.take_all()
+        if event.is_new:
+            self._channel_key = object()
+            if not self.is_lost:
+                # Publish sequence numbers begin anew, and nothing waits for a confirm. After a loss a recovery follows.
+                self.confirms.take_all()
         if isinstance(operation, ops.PreparePublisher) and operation.queue is not None:
             context.declared_queues.add(operation.queue.name, operation.queue)
         context.operation_done()

@@ -150,6 +150,14 @@ class Session:
             and all(subscription.ledger.outstanding == 0 for subscription in subscriptions)
         )
 
+    def renew_publisher(self) -> bool:
+        """Ask for another publishing channel in place of the present one; False if something else is under way."""
+        context = self._context
+        if not self.is_quiet((), publishing=False) or self.has_publishes or Hold.COMMIT in self.holds:
+            return False
+        context.ask(ops.PreparePublisher(self.has_confirms, None, is_fresh=True), None)
+        return True
+
     @property
     def is_recovering(self) -> bool:
         """Whether something that was lost with a link is not back yet."""

@@ -143,6 +143,7 @@ MEASURES: dict[str, Measure] = {
     "e2e_tls": _over(TLS, measure_e2e),
     "e2e_websocket": _over(WEBSOCKET, measure_e2e),
     "rtt_busy": measure_rtt_busy,
+    "rtt_busy_50": partial(measure_rtt_busy, flooders=50),
     "connect_together": measure_connect_together,
     "connect_logins": measure_connect_logins,
     "beats": measure_beats,

@@ -19,7 +19,9 @@ _TOGETHER = 100
 _BEATS_SESSIONS = 800
 _INTERVAL = 1.0
 _MESSAGE_SIZE = 1024
-_FLOOD = 1_000
+_FLOOD = 100
+_FLOODED = 1.0
+"""Seconds until all buffers between the flooding clients and the broker are full."""
 _numbers = itertools.count(1)
 
 
@@ -96,14 +98,15 @@ def measure_rtt(environment: Environment, side: Side, count: int) -> Sample:
     return _rtt_sample(times, watch, {})
 
 
-def measure_rtt_busy(environment: Environment, side: Side, count: int) -> Sample:
-    """As `rtt`, while another client sends to a topic that nobody has subscribed to, as fast as it may."""
+def measure_rtt_busy(environment: Environment, side: Side, count: int, flooders: int = 1) -> Sample:
+    """As `rtt`, while other clients send to a topic that nobody has subscribed to, as fast as they may."""
     destination = f"/topic/{environment.prefix}.rtt_busy"
     with side.open() as wire:
         wire.subscribe(destination)
         await_quiet(environment)
         watch = Stopwatch(environment, side)
-        with _flood(environment, side) as sent:
+        with _flood(environment, side, flooders) as sent:
+            time.sleep(_FLOODED)
             before = sent()
             times = _round_trips(wire, destination, count, watch)
             flood = sent() - before
@@ -176,26 +179,32 @@ def measure_beats(environment: Environment, side: Side, count: int) -> Sample:
 
 
 @contextmanager
-def _flood(environment: Environment, side: Side) -> Iterator[Callable[[], int]]:
-    """Send from another thread until the end of the block; yield what says how many messages have gone out so far.
+def _flood(environment: Environment, side: Side, flooders: int) -> Iterator[Callable[[], int]]:
+    """Send from other threads until the end of the block; yield what says how many messages have gone out so far.
 
-    The thread does little but wait in the kernel, so it does not keep the other client from its work.
+    The threads do little but wait in the kernel, so they do not keep the other client from its work.
     """
-    stop, sent = threading.Event(), [0]
-    with side.open() as wire:
-        wire.load_sends(f"/topic/{environment.prefix}.flood", _FLOOD)
-        wire.sock.settimeout(PATIENCE)
+    stop = threading.Event()
 
-        def send() -> None:
-            while not stop.is_set():
-                wire.write_all()
-                sent[0] += _FLOOD
+    def send(wire: Wire, sent: list[int]) -> None:
+        while not stop.is_set():
+            wire.write_all()
+            sent[0] += _FLOOD
 
-        thread = threading.Thread(target=send)
-        thread.start()
+    with ExitStack() as open_wires:
+        wires = [side.open() for _ in range(flooders)]
+        counts = [[0] for _ in wires]
+        for wire in wires:
+            # A DISCONNECT would wait behind all that is in the buffers.
+            open_wires.callback(wire.sock.close)
+            wire.load_sends(f"/topic/{environment.prefix}.flood", _FLOOD)
+            wire.sock.settimeout(PATIENCE)
+        threads = [threading.Thread(target=send, args=each) for each in zip(wires, counts, strict=True)]
+        for thread in threads:
+            thread.start()
         try:
-            yield lambda: sent[0]
+            yield lambda: sum(count for (count,) in counts)
         finally:
             stop.set()
-            thread.join()
-            wire.sock.setblocking(False)
+            for thread in threads:
+                thread.join()

@@ -84,6 +84,7 @@ ROWS: dict[str, Row] = {
         _more("e2e_tls", "messages/s", 30_000, "message"),
         _more("e2e_websocket", "messages/s", 30_000, "message"),
         _more("rtt_busy", "us, p50", 1_000, "round trip", _LESS_IS_BETTER),
+        _more("rtt_busy_50", "us, p50", 1_000, "round trip", _LESS_IS_BETTER),
         _more("connect_together", "sessions/s", 1_000, "session"),
         _more("connect_logins", "sessions/s", 1_000, "session"),
         _more("beats", "us CPU/session/s", 10, "second of a session", _ceiling(0.2)),

@@ -23,7 +23,7 @@ _PRODUCT: Final = {
 class ClientProperties:
     """The properties of a link that RabbitMQ's management pages show.
 
-    ``purpose`` is ``publish``, ``consume``, ``select``, ``own`` or ``login``; ``node`` is the gateway's name.
+    ``purpose`` is ``publish``, ``bulk``, ``consume``, ``select``, ``own`` or ``login``; ``node`` is the gateway's name.
     ``client`` and ``session`` are set only for links that serve one session.
     """
 

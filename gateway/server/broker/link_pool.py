@@ -32,7 +32,7 @@ from gateway.server.broker.dial_slots import DialSlots
 from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import Link
 from gateway.server.broker.link_drain import LinkDrain
-from gateway.server.broker.login_links import LoginLinks
+from gateway.server.broker.login_links import BULK, LoginLinks
 from gateway.server.broker.operation_starts import OperationStarts
 from gateway.server.broker.queue_declare import QueueConflictLog
 from gateway.server.descriptors import Descriptors
@@ -99,6 +99,8 @@ class LinkPool:
         self._node = node
         self._key = secrets.token_bytes(32)
         self._shared: dict[tuple[str, str], list[_SharedLogin]] = {}
+        # The bulk links that nobody used a moment ago.
+        self._idle_bulk: set[Link] = set()
         # Of all sessions, shared or not.
         self._logins: weakref.WeakSet[LoginLinks] = weakref.WeakSet()
 
@@ -344,9 +346,13 @@ class LinkPool:
                 log.info("links draining", virtual_host=name, draining=count)
 
     def close_idle(self) -> None:
-        """Close the shared links that no session has used for a while."""
+        """Close the shared links that no session has used for a while. Called about once a second."""
         for login in [login for logins in self._shared.values() for login in logins if not login.links.sessions]:
             self._close_if_idle(login)
+        idle = {link for link in self.links if link.purpose == BULK and link.is_idle}
+        for link in idle & self._idle_bulk:
+            link.drain()
+        self._idle_bulk = idle
 
     def _close_if_idle(self, login: _SharedLogin) -> None:
         links = login.links

@@ -25,11 +25,18 @@ _RESTORING: Final = 32
 # Seconds from one dial for a link that replaces another one to the next, if the first has failed.
 _BETWEEN_REPLACEMENTS: Final = 1.0
 
+# Seconds to the next dial for a link that sessions might move to, if a broker has refused one.
+_BETWEEN_REFUSALS: Final = 60.0
+
 _PUBLISH: Final = "publish"
 _CONSUME: Final = "consume"
 # Subscriptions with selectors, for which the link may pause: no other has to wait for them.
 _SELECT: Final = "select"
-_PURPOSES: Final = (_PUBLISH, _CONSUME, _SELECT)
+
+BULK: Final = "bulk"
+"""The purpose of the link on which sessions of a login publish while they send much, so that others need not wait."""
+
+_PURPOSES: Final = (_PUBLISH, BULK, _CONSUME, _SELECT)
 
 OpenLink = Callable[[VirtualHost, Credentials, str, str, str, bool], Awaitable[Link]]
 """Opens a link for a purpose; two names are of client and session of a link that serves only one session. The last says
@@ -67,6 +74,8 @@ class LoginLinks:
         self._opening: dict[str, asyncio.Future[Link]] = {}
         # When a draining link may be replaced, on the event loop's clock: never if a broker has refused the login.
         self._replace_at = 0.0
+        # When a link for publishers to move to may be dialled, on the same clock.
+        self._move_at = 0.0
         self._is_closed = False
         self._redial = Redial(self.check_login, slots or DialSlots(), virtual_host.name)
         # Held by the one session that comes back after the broker has blamed one of them for the end of a link.
@@ -177,12 +186,29 @@ class LoginLinks:
         self._credentials = Credentials(self._credentials.login, passcode)
         return self.all
 
-    async def publishing_channel(self) -> LinkChannel:
-        """A channel on a link that serves publishers; the broker has not answered its opening."""
-        link = await self._link_with_room(_PUBLISH)
+    async def publishing_channel(self, *, is_bulk: bool = False) -> LinkChannel:
+        """A channel on a link that serves publishers; the broker has not answered its opening.
+
+        With ``is_bulk`` it is a bulk link, unless the broker opens none.
+        """
+        is_bulk = is_bulk and await self.has_publishing_link(is_bulk=True)
+        link = await self._link_with_room(BULK if is_bulk else _PUBLISH)
         if link.window is None and not self.is_dedicated:
             link.window = PublishWindow(link, asyncio.get_running_loop().time)
         return LinkChannel.begun(link)
+
+    async def has_publishing_link(self, *, is_bulk: bool) -> bool:
+        """Whether there is a link of this kind that a publisher may move to. If not it is dialled, but not often."""
+        clock = asyncio.get_running_loop().time
+        if clock() < self._move_at:
+            return False
+        try:
+            await self._link_with_room(BULK if is_bulk else _PUBLISH)
+        except UpstreamError as error:
+            is_down = isinstance(error, LinkDownError)
+            self._move_at = clock() + (_BETWEEN_REPLACEMENTS if is_down else _BETWEEN_REFUSALS)
+            return False
+        return True
 
     async def consuming_channel(self, *, selects: bool = False) -> LinkChannel:
         """A channel on a link that serves subscriptions; the broker has not answered its opening.

@@ -174,6 +174,7 @@ class Bridge:
         """Called about once a second."""
         if self._parts is not None:
             self._parts.channels.pausable.time_passed()
+            self._parts.publishing.time_passed()
 
     def must_wait(self, operation: ops.Operation | None) -> bool:
         """Whether an operation, or a confirm (None), may wait as it does, because of the broker, client or gateway."""

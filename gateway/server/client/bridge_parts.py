@@ -48,7 +48,7 @@ class BridgeParts:
     ) -> None:
         channels = self.channels = ConsumingChannels(owner, login, client, session.identity.decode())
         queues = self.queues = SessionQueues(session, owner, login, channels, pool.queue_conflicts)
-        publishing = self.publishing = PublishingChannel(session, owner, login, queues)
+        publishing = self.publishing = PublishingChannel(session, owner, login, queues, background)
         log = RecoveryLog(login, client, session.identity.decode(), pool.log_limits)
 
         def note_away() -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container
+from collections.abc import Callable, Container, Coroutine
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from gateway.amqp.splitter import Sink
 from gateway.server.broker.broker_errors import CONNECTION_FORCED, NOT_FOUND, LinkDownError, UpstreamError
 from gateway.server.broker.channel import LinkChannel, ignore_delivery
 from gateway.server.broker.link import Link
+from gateway.server.broker.login_links import BULK
 from gateway.server.broker.queue_watch import PROMPT, QueueState
+from gateway.server.client.bulk_sender import BulkSender
 from gateway.server.client.consuming_channels import ChannelsOwner
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.session_queues import SessionQueues
@@ -34,19 +36,34 @@ _REPLACED_FOR: Final = 5.0
 
 
 class PublishingChannel:
-    """Opened when the session first publishes, and replaced when it is lost, or when the broker takes nothing on it."""
+    """Opened when the session first publishes, and replaced when it is lost, or when the broker takes nothing on it.
+
+    Also replaced when the session begins or ceases to send much: meanwhile it is on a bulk link. ``background`` starts
+    work of the session that is no operation.
+    """
 
     __slots__ = (
-        "_awaited", "_channel", "_has_rest", "_is_scheduled", "_is_window_full", "_login", "_owner", "_queues",
-        "_replaced_at", "_session",
+        "_awaited", "_background", "_bulk_sender", "_channel", "_has_rest", "_is_bulk", "_is_scheduled",
+        "_is_window_full", "_login", "_owner", "_queues", "_replaced_at", "_session",
     )  # fmt: skip
 
-    def __init__(self, session: Session, owner: ChannelsOwner, login: LoginHandler, queues: SessionQueues) -> None:
+    def __init__(
+        self,
+        session: Session,
+        owner: ChannelsOwner,
+        login: LoginHandler,
+        queues: SessionQueues,
+        background: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
+    ) -> None:
         self._session = session
         self._owner = owner
         self._login = login
         self._queues = queues
+        self._background = background
         self._channel: LinkChannel | None = None
+        # Whether it is, or is to be, on a bulk link.
+        self._is_bulk = False
+        self._bulk_sender: BulkSender | None = None
         self._is_window_full = False
         # Not everything that the session publishes was written.
         self._has_rest = self._is_scheduled = False
@@ -101,7 +118,8 @@ class PublishingChannel:
         channel = self._channel
         is_new = channel is None
         if channel is None:
-            channel = await self._login.links.publishing_channel()
+            channel = await self._login.links.publishing_channel(is_bulk=self._is_bulk)
+            self._is_bulk = channel.link.purpose == BULK
             channel.set_owner(self._owner)
             channel.set_sink(Sink(ignore_delivery, self._session.confirm, self._owner, self._session.message_returned))
             channel.on_closed = partial(self._owner.channel_closed, publishing=True)
@@ -175,12 +193,21 @@ class PublishingChannel:
             awaited.exception()
 
     async def _replace(self) -> None:
-        """Close the channel, unless the broker does not soon confirm what was published on it."""
-        now = asyncio.get_running_loop().time()
-        if now - self._replaced_at >= _REPLACED_FOR:
+        """Close the channel, unless the broker does not soon confirm what was published on it.
+
+        Raises:
+            UpstreamError: the broker has refused something that was published on it.
+        """
+        channel, now = self._channel, asyncio.get_running_loop().time()
+        moves = channel is not None and self._is_bulk is not (channel.link.purpose == BULK)
+        if moves or now - self._replaced_at >= _REPLACED_FOR:
             self._replaced_at = now
-            if await self._answered():
+            if await self._answered() and not self._session.confirms.has_refused:
                 await self._drop()
+                if channel is not None and channel.closed is not None:
+                    raise channel.closed
+            elif moves:
+                self._is_bulk = not self._is_bulk
 
     async def _answered(self) -> bool:
         """Wait for the broker's answers to what was published, but not for long; whether they came."""
@@ -233,11 +260,33 @@ class PublishingChannel:
         """Too much is on its way over the link: others have their turn."""
         self._is_window_full = True
         self._session.hold(Hold.LINK_WRITE)
+        if self._channel is None or not self._session.settings.bulk_links:
+            return
+        sender = self._bulk_sender = self._bulk_sender or BulkSender(self._session.traffic)
+        if self._is_bulk:
+            sender.window_full_again()
+        elif len(self._channel.link.users) > 1 and sender.window_full(asyncio.get_running_loop().time()):
+            _ = self._background(self._move(is_bulk=True), "move")
 
     def window_open(self) -> Link | None:
         """There is room again, and it is this session's turn; the link, if there is one."""
         self._is_window_full = False
+        if self._bulk_sender is not None:
+            self._bulk_sender.window_open(asyncio.get_running_loop().time())
         return None if self._channel is None else self._channel.link
+
+    def time_passed(self) -> None:
+        """Leave the bulk link if the session sends little by now. Called about once a second."""
+        if self._is_bulk and self._bulk_sender is not None and self._bulk_sender.is_calm():
+            _ = self._background(self._move(is_bulk=False), "move")
+
+    async def _move(self, *, is_bulk: bool) -> None:
+        """Have the session ask for a channel on a link of the other kind, unless it does something else."""
+        if not await self._login.links.has_publishing_link(is_bulk=is_bulk) or self._channel is None:
+            return
+        if self._is_bulk is not is_bulk and self._session.renew_publisher():
+            self._is_bulk = is_bulk
+            self._owner.advance()
 
     def follow(self, link: Link) -> bool:
         """Hold or release the client as its publishing link needs; whether that is this link."""

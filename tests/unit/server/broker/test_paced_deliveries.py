@@ -19,13 +19,13 @@ ROUTE, PROPERTIES = b"\0\1q", b"\0\0"
 
 
 class _Clock:
-    """A millisecond passes with each reading."""
+    """A quarter of a millisecond passes with each reading."""
 
     def __init__(self) -> None:
         self.now = 0.0
 
     def __call__(self) -> float:
-        self.now += 0.001
+        self.now += 0.00025
         return self.now
 
 

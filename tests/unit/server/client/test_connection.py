@@ -239,7 +239,7 @@ async def test_after_input_that_is_malformed_nothing_is_kept() -> None:
 
 @pytest.mark.parametrize("limit", ["frames", "time"])
 async def test_a_turn_is_bounded_by_frames_and_by_time(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    now, step = 0.0, 0.0 if limit == "frames" else 0.002
+    now, step = 0.0, 0.0 if limit == "frames" else 0.0004
 
     def clock() -> float:
         nonlocal now
@@ -247,11 +247,11 @@ async def test_a_turn_is_bounded_by_frames_and_by_time(limit: str, monkeypatch: 
         return now
 
     monkeypatch.setattr("gateway.server.client.connection.time.monotonic", clock)
-    connections = Connections()
+    connections = Connections(turns=PacedWork(lambda: 0.0))
     client, wire = connections.accept(connections.clock.now)
     client.data_received(encoded("ACK") * 1500)
     taken = client.session.traffic.frames_received
-    # Two milliseconds for sixteen frames; a turn has four.
+    # Four tenths of a millisecond for sixteen frames; a turn has one.
     assert taken == (1000 if limit == "frames" else 48)
     assert wire.reading == [False]
     client.abort()
@@ -327,12 +327,12 @@ async def test_a_round_has_one_budget_for_all_that_flood_and_each_gets_its_turn(
 
     rounds, before = 0, sum(taken())
     while min(taken()) == 0:
-        # A tenth of a millisecond for sixteen frames: four milliseconds are 640, and the last turn may be too long.
-        assert before <= 1000
+        # A tenth of a millisecond for sixteen frames: a millisecond is 160, and the last turn may be too long.
+        assert before <= 330
         start = sum(taken())
         await asyncio.sleep(0)
         before, rounds = sum(taken()) - start, rounds + 1
-    assert 10 < rounds < 50
+    assert 25 <= rounds <= 51
     for client in clients:
         client.abort()
         client.connection_lost(None)

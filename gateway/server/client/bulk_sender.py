@@ -1,0 +1,74 @@
+"""When a session sends so much that others should not share a link with it, and when it does not any more."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.session.traffic import SessionTraffic
+
+# A session sends much if it was held for the publish window for so long, in seconds, without a pause of a second, and
+# has published so many messages, or bytes of bodies, before it is held again. Who waits for others has sent less.
+_HELD: Final = 0.05
+_PAUSE: Final = 1.0
+_MANY: Final = 100
+_MANY_BYTES: Final = 256 << 10
+
+# Seconds from one move, or attempt, to the next one.
+_BETWEEN: Final = 5.0
+
+# It sends little if it was not held, and has published fewer messages and bytes, in each of so many seconds. A broker
+# reads these in a twentieth of a second.
+_FEW: Final = 1000
+_FEW_BYTES: Final = 4 << 20
+_CALM: Final = 5
+
+
+class BulkSender:
+    """Watches one session that has filled a publish window. Times are in seconds, on any clock."""
+
+    __slots__ = ("_calm", "_held", "_held_at", "_moved_at", "_open_at", "_published", "_traffic")
+
+    def __init__(self, traffic: SessionTraffic) -> None:
+        self._traffic = traffic
+        # Since when it is held, since when it is not, and for how long it was held without a pause.
+        self._held_at = self._open_at = self._moved_at = float("-inf")
+        self._held = 0.0
+        # Messages and bytes when this was looked at last; and for how many looks it has sent little.
+        self._published = self._total()
+        self._calm = 0
+
+    def _total(self) -> tuple[int, int]:
+        sends = self._traffic.sends.values()
+        return sum(each.published for each in sends), sum(each.published_bytes for each in sends)
+
+    def _published_since(self) -> tuple[int, int]:
+        """Messages and bytes since the last look."""
+        (messages, size), self._published = self._published, self._total()
+        return self._published[0] - messages, self._published[1] - size
+
+    def window_full(self, now: float) -> bool:
+        """It is held; whether it sends so much that it should move to a bulk link now."""
+        self._held_at = now
+        if now - self._open_at > _PAUSE:
+            self._held = 0.0
+        messages, size = self._published_since()
+        is_much = self._held >= _HELD and (messages >= _MANY or size >= _MANY_BYTES)
+        if not is_much or now - self._moved_at < _BETWEEN:
+            return False
+        self._moved_at, self._held = now, 0.0
+        return True
+
+    def window_full_again(self) -> None:
+        """It is held on a bulk link."""
+        self._calm = 0
+
+    def window_open(self, now: float) -> None:
+        """It is not held any more."""
+        self._held += now - self._held_at
+        self._open_at = now
+
+    def is_calm(self) -> bool:
+        """Whether it has sent little for a while. Called about once a second while it uses a bulk link."""
+        messages, size = self._published_since()
+        self._calm = self._calm + 1 if messages < _FEW and size < _FEW_BYTES else 0
+        return self._calm >= _CALM
