@@ -114,17 +114,17 @@ class LostConsumers:
     async def _decide(self, subscription: Subscription, channel: LinkChannel, restore: Restore) -> None:
         """The queue is gone, or its node. If its virtual host goes with it, the link does, too."""
         link_is_lost = self._undecided.get(subscription)
-        is_away = False
+        state = QueueState.DELETED
         try:
             if link_is_lost is not None:
                 with contextlib.suppress(UpstreamError):
                     state = await self._login.links.queue_watch.state(_queue_of(subscription))
-                    is_away = state is not QueueState.DELETED
-                if not is_away:
+                if state is not QueueState.AWAY:
                     await self._until_lost(channel.link, subscription, link_is_lost)
                 if self._undecided.pop(subscription, None) is None:
-                    is_away = False
-                elif is_away:
+                    # Lost with its link.
+                    pass
+                elif state is not QueueState.DELETED:
                     self._begin(subscription, restore, may_be_made=False)
                 else:
                     self._owner.handle(ops.ConsumerCancelled(subscription))
@@ -135,8 +135,11 @@ class LostConsumers:
     async def _until_lost(link: Link, subscription: Subscription, link_is_lost: asyncio.Event) -> None:
         """Wait for the loss of the link if the virtual host goes: permissions go first, connections last."""
         try:
-            async with LinkChannel.opened(link) as channel:
+            async with asyncio.timeout(PROMPT), LinkChannel.opened(link) as channel:
                 await channel.may_consume(_queue_of(subscription))
+        except TimeoutError:
+            # The node of the queue went just now.
+            pass
         except UpstreamError as refusal:
             if refusal.code == ACCESS_REFUSED or isinstance(refusal, LinkDownError):
                 with contextlib.suppress(TimeoutError):

@@ -130,6 +130,30 @@ def test_a_link_that_is_lost_while_a_subscription_comes_back_brings_it_back_once
     play(scene)
 
 
+def test_a_consumer_that_is_cancelled_because_its_virtual_host_goes_comes_back_with_that() -> None:
+    """Permissions go first, the connection last. RabbitMQ 4.3 asks for one also if a queue is there."""
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(SUBSCRIBE)
+
+        def without_permission(method: Frame) -> Frame | None:
+            refused = {"Queue.Declare": (50, 10), "Basic.Consume": (60, 20)}.get(method.name)
+            return usual_answer(method) if refused is None else commands.Channel.Close(403, "ACCESS_REFUSED", *refused)
+
+        answer_with(broker, without_permission)
+        cancel(broker)
+        await asyncio.sleep(20)
+        assert b"ERROR" not in client.output
+        answer_with(broker, usual_answer)
+        broker.lose()
+        await asyncio.sleep(30)
+        assert not client.session.holds
+        assert client.session.awaited_queues == []
+        assert b"ERROR" not in client.output
+
+    play(scene)
+
+
 def test_a_queue_that_does_not_come_back_in_time_ends_its_subscription_and_nothing_else() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         await client.say(SUBSCRIBE)
