@@ -112,10 +112,10 @@ class VariedPublishes:
         at = mark % len(seen)
         if seen[at] == mark:
             return True
-        if seen[at] and len(seen) < _MOST_SEEN:
+        while seen[at] and len(seen) < _MOST_SEEN:
             # Most sessions send few kinds, and there are many sessions.
             before, seen = seen, array("q", bytes(16 * len(seen)))
-            for each in before:
+            for each in filter(None, before):
                 seen[each % len(seen)] = each
             self._seen, at = seen, mark % len(seen)
         seen[at] = mark
