@@ -78,8 +78,9 @@ class Descriptors:
         self._logging_in = 0
         # Clients with links of their own.
         self._dedicated = 0
-        # Links that are open or being opened.
+        # Links that are open or being opened: those that sessions share, and those that serve one session.
         self._links = 0
+        self._own_links = 0
         self._log_limiter = log_limiter
         # How many a client may need.
         self._each = 1
@@ -120,7 +121,7 @@ class Descriptors:
     def client_came(self, address: str) -> bool:
         """Count a client that a listener has accepted, until it is gone; False if it must be refused."""
         own_links = (self._logging_in + self._dedicated) * (self._each - 1)
-        taken = self._clients + max(self._logging_in + self._links, own_links)
+        taken = self._clients + self._links + max(self._logging_in + self._own_links, own_links)
         if self._clients and taken + self._each > self._clients_and_links - self._spare_links:
             self._tell(address=address)
             return False
@@ -138,20 +139,22 @@ class Descriptors:
         self._clients -= 1
         self._dedicated -= dedicated
 
-    def link_begins(self) -> bool:
-        """Count a link until it is gone; False if it must not be opened."""
-        if self._clients + self._links >= self._clients_and_links:
+    def link_begins(self, *, is_own: bool = False) -> bool:
+        """Count a link until it is gone, perhaps of one session alone; False if it must not be opened."""
+        if self._clients + self._links + self._own_links >= self._clients_and_links:
             self._tell()
             return False
-        self._links += 1
+        self._links += not is_own
+        self._own_links += is_own
         return True
 
-    def link_gone(self) -> None:
+    def link_gone(self, *, is_own: bool = False) -> None:
         """A link is closed, or was not opened."""
-        self._links -= 1
+        self._links -= not is_own
+        self._own_links -= is_own
 
     def _tell(self, **details: object) -> None:
-        counts = {"limit": self.limit, "clients": self._clients, "links": self._links}
+        counts = {"limit": self.limit, "clients": self._clients, "links": self._links + self._own_links}
         self._log_limiter.warning("too few file descriptors", **details, **counts, hint=_HOW_TO_RAISE)
 
 

@@ -7,7 +7,7 @@ import pytest
 from gateway.server.client import bulk_sender
 from gateway.server.process.gateway import Gateway
 from tests.support.deadline import until, within
-from tests.support.gateway import configuration, gateway_here, parsed
+from tests.support.gateway import gateway_here, parsed
 from tests.support.stomp_client import StompClient, encoded
 
 pytestmark = pytest.mark.system
@@ -26,15 +26,13 @@ async def _flood(client: StompClient, queue: str, first: int) -> int:
     return first + AT_ONCE + 1
 
 
-@pytest.mark.parametrize("ride_through", [60, 0])
 async def test_messages_stay_in_order_while_their_session_moves_to_a_bulk_link_and_back(
-    broker_url: str, queue: str, ride_through: int, monkeypatch: pytest.MonkeyPatch
+    broker_url: str, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk_sender, "_HELD", 0.001)
     monkeypatch.setattr(bulk_sender, "_PAUSE", 60.0)
     monkeypatch.setattr(bulk_sender, "_CALM", 1)
-    upstream = configuration(broker_url)["upstream"] | {"ride_through": ride_through}
-    async with gateway_here(parsed(broker_url, upstream=upstream)) as gateway, within(60):
+    async with gateway_here(parsed(broker_url)) as gateway, within(60):
         address, sent = gateway.addresses[0], 0
         async with StompClient.logged_in(address) as flooder, StompClient.logged_in(address) as neighbour:
             await neighbour.ask("SEND", destination="/topic/elsewhere")

@@ -114,14 +114,14 @@ class LinkPool:
         patiently: bool,
     ) -> Link:
         client_properties = ClientProperties(purpose, virtual_host.name, credentials.login, self._node, client, session)
-        if not self.descriptors.link_begins():
+        if not self.descriptors.link_begins(is_own=bool(session)):
             raise LinkDownError(CONNECTION_FORCED, "no broker can be asked", "no file descriptor is left for a link")
         try:
             link = await self.dialer.open_link(
                 virtual_host, credentials, client_properties, self._journal.clock.tick, patiently=patiently
             )
         except BaseException:
-            self.descriptors.link_gone()
+            self.descriptors.link_gone(is_own=bool(session))
             raise
         link.opened_at = self._journal.clock.time
         self._stats.host(self._stats.label(link.virtual_host)).links_opened += 1
@@ -134,7 +134,7 @@ class LinkPool:
 
     def _link_closed(self, link: Link) -> None:
         self.links.discard(link)
-        self.descriptors.link_gone()
+        self.descriptors.link_gone(is_own=bool(link.client_properties.session))
         if not link.is_closing:
             self._stats.host(self._stats.label(link.virtual_host)).links_lost += 1
             if link.closed is not None and link.closed.code in BROKER_FAULTS:

@@ -179,8 +179,9 @@ class Bridge:
     def must_wait(self, operation: ops.Operation | None) -> bool:
         """Whether an operation, or a confirm (None), may wait as it does, because of the broker, client or gateway."""
         if operation is None or isinstance(operation, ops.PreparePublisher):
-            # During an alarm the broker does not read a link that publishes.
-            return any(link.blocked for link in self._login.links.all)
+            # During an alarm the broker does not read a link that publishes. What a full write buffer holds back it has
+            # not seen.
+            return any(link.blocked or (operation is None and link.paused) for link in self._login.links.all)
         # The gateway keeps the refusal of a token back, or on a paused link the broker's answer waits behind messages
         # that the client does not take.
         return isinstance(operation, ops.RenewToken) and (self._login.is_kept_back or not self._session.client_writable)

@@ -26,13 +26,14 @@ _CALM: Final = 5
 class BulkSender:
     """Watches one session that has filled a publish window. Times are in seconds, on any clock."""
 
-    __slots__ = ("_calm", "_held", "_held_at", "_moved_at", "_open_at", "_published", "_traffic")
+    __slots__ = ("_calm", "_held", "_held_at", "_is_held", "_moved_at", "_open_at", "_published", "_traffic")
 
     def __init__(self, traffic: SessionTraffic) -> None:
         self._traffic = traffic
         # Since when it is held, since when it is not, and for how long it was held without a pause.
         self._held_at = self._open_at = self._moved_at = float("-inf")
         self._held = 0.0
+        self._is_held = False
         # Messages and bytes when this was looked at last; and for how many looks it has sent little.
         self._published = self._total()
         self._calm = 0
@@ -49,6 +50,7 @@ class BulkSender:
     def window_full(self, now: float) -> bool:
         """It is held; whether it sends so much that it should move to a bulk link now."""
         self._held_at = now
+        self._is_held = True
         if now - self._open_at > _PAUSE:
             self._held = 0.0
         messages, size = self._published_since()
@@ -63,9 +65,11 @@ class BulkSender:
         self._calm = 0
 
     def window_open(self, now: float) -> None:
-        """It is not held any more."""
-        self._held += now - self._held_at
-        self._open_at = now
+        """It is not held any more, if it was since the last look."""
+        if self._is_held:
+            self._is_held = False
+            self._held += now - self._held_at
+            self._open_at = now
 
     def is_calm(self) -> bool:
         """Whether it has sent little for a while. Called about once a second while it uses a bulk link."""

@@ -249,10 +249,14 @@ class LostConsumers:
         self._watched[subscription] = self._spawn(self._look_for(subscription, restore), "watch")
 
     async def _look_for(self, subscription: Subscription, restore: Restore) -> None:
-        """Look for a queue a few times, through the link that may use it; bring the consumer back if it is missing."""
+        """Look for a queue a few times, through the link that may use it; bring the consumer back if it is missing.
+
+        On another channel, whose consumer perhaps only begins, it is looked for anew.
+        """
+        channel = self._channels.get(subscription)
         for pause in _LOOKS:
             await asyncio.sleep(pause)
-            if (channel := self._channels.get(subscription)) is None:
+            if channel is None or self._channels.get(subscription) is not channel:
                 return
             try:
                 async with LinkChannel.opened(channel.link) as asking:

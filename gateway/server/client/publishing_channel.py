@@ -136,7 +136,8 @@ class PublishingChannel:
         if channel is not self._channel:
             # Its link was lost while a queue was declared on another one.
             raise LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the connection to the broker was lost")
-        return ops.PublisherPrepared(channel.number, channel.link.tuning.frame_max, operation.confirms, is_new)
+        # The channel may have confirms already, from a recovery in between.
+        return ops.PublisherPrepared(channel.number, channel.link.tuning.frame_max, channel.has_confirms, is_new)
 
     async def restore(self, operation: ops.Recover) -> ops.PublisherPrepared:
         """Open a channel again, and declare the queues of the messages that will be published again."""
@@ -260,7 +261,11 @@ class PublishingChannel:
         """Too much is on its way over the link: others have their turn."""
         self._is_window_full = True
         self._session.hold(Hold.LINK_WRITE)
-        if self._channel is None or not self._session.settings.bulk_links:
+        settings = self._session.settings
+        if self._channel is None or not (settings.bulk_links and settings.upstream.ride_through):
+            return
+        if not self._session.has_confirms:
+            # If a link went in the middle of the move, nobody would know of what was on its way.
             return
         sender = self._bulk_sender = self._bulk_sender or BulkSender(self._session.traffic)
         if self._is_bulk:
@@ -277,7 +282,9 @@ class PublishingChannel:
 
     def time_passed(self) -> None:
         """Leave the bulk link if the session sends little by now. Called about once a second."""
-        if self._is_bulk and self._bulk_sender is not None and self._bulk_sender.is_calm():
+        if not self._is_bulk or self._bulk_sender is None:
+            return
+        if self._bulk_sender.is_calm() and self._session.confirms.is_answered:
             _ = self._background(self._move(is_bulk=False), "move")
 
     async def _move(self, *, is_bulk: bool) -> None:

@@ -123,6 +123,19 @@ def test_only_clients_with_links_of_their_own_count_three_times(limit: int) -> N
     assert descriptors.client_came("127.0.0.1:61613")
 
 
+@pytest.mark.parametrize("limit", [128], indirect=True)
+def test_links_that_others_share_do_not_take_the_place_of_links_of_ones_own(limit: int) -> None:
+    descriptors = begun("dedicated")
+    for _ in range(30):
+        assert descriptors.link_begins()
+    came = 0
+    while descriptors.client_came("127.0.0.1:61613"):
+        descriptors.client_logged_in(dedicated=True)
+        came += 1
+    assert all(descriptors.link_begins(is_own=True) for _ in range(2 * came))
+    assert (came, limit) == (14, 128)
+
+
 @pytest.mark.parametrize("limit", [20], indirect=True)
 def test_the_first_client_is_let_in_whatever_the_limit_is(limit: int) -> None:
     assert begun().client_came("127.0.0.1:61613")

@@ -406,3 +406,31 @@ def test_a_reply_queue_is_looked_for_no_more_once_its_session_is_over() -> None:
         assert client.released == ["login", "links"]
 
     play(scene)
+
+
+def test_an_earlier_look_for_a_reply_queue_does_not_disturb_a_consumer_that_only_begins() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SEND\ndestination:/topic/t\nreply-to:/temp-queue/r\n\n", seconds=5)
+        loop = asyncio.get_running_loop()
+        broker.lose()
+        # One look is over, and the next is in two seconds.
+        await asyncio.sleep(3)
+
+        def slowly(link: Link, method: Frame) -> Frame | None:
+            if isinstance(method, commands.Basic.Consume):
+                begun = pamqp.frame.marshal(commands.Basic.ConsumeOk(method.consumer_tag), broker.channel)
+                loop.call_later(1.9, broker.tell, link, begun)
+                return None
+            return answer_without_queue(method)
+
+        broker.script = slowly
+        broker.methods.clear()
+        await asyncio.sleep(0.5)
+        broker.lose()
+        await asyncio.sleep(2.6)
+        answer_with(broker, usual_answer)
+        await asyncio.sleep(700)
+        assert broker.methods.count("Basic.Consume") == 1
+        assert b"ERROR" not in client.output
+
+    play(scene)
