@@ -92,7 +92,7 @@ LINKS: Final[Mapping[str, Column]] = {
     "name": _text("name", "NAME", "the name of the connection in RabbitMQ's pages and tools"),
     "login": _text("login", "LOGIN", "the login of the connection"),
     "virtual_host": _text("virtual_host", "VIRTUAL HOST", "the clients' virtual host"),
-    "purpose": _text("purpose", "PURPOSE", "publish, bulk, consume, own (of one session) or login (the first one)"),
+    "purpose": _text("purpose", "PURPOSE", "publish, bulk, consume, select, own (of one session) or login"),
     "broker": _text("broker", "BROKER", "the broker's address and port"),
     "broker_version": _text("broker_version", "RABBITMQ", "the version of the broker"),
     "tls": _yes_or_no("tls", "TLS", "whether the connection uses TLS"),

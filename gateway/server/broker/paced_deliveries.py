@@ -83,8 +83,17 @@ class PacedDeliveries:
             self._waiting.append((channel, (number, redelivered, route, properties, body)))
 
     def _go_on(self) -> None:
-        """Handle what waits, as much as there is time for now."""
-        self._link.feed_heartbeat()
+        """Handle what waits, as much as there is time for now. The link is read again in the end, whatever fails."""
+        try:
+            self._link.feed_heartbeat()
+            self._handle_some()
+        finally:
+            if self._waiting:
+                self._paced.later(self._waiting[0][0], self._go_on)
+            else:
+                self._link.resume_reading(_WAITING)
+
+    def _handle_some(self) -> None:
         owners = dict[Any, None]()
         while self._waiting:
             channel, delivery = self._waiting.popleft()
@@ -101,7 +110,3 @@ class PacedDeliveries:
                 break
         for owner in owners:
             guarded(owner, owner.flush_batch)
-        if self._waiting:
-            self._paced.later(self._waiting[0][0], self._go_on)
-        else:
-            self._link.resume_reading(_WAITING)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
+
 from gateway.amqp.splitter import Sink
 from gateway.config.model import Logging
 from gateway.config.scalars import BrokerUrl
@@ -122,6 +124,21 @@ async def test_what_a_round_has_no_time_for_waits_in_order_and_the_link_is_not_r
     assert rounds > 10
     # The AMQP library would take a link that is not read for dead.
     assert read.link.heartbeats > 10
+
+
+async def test_a_fault_while_deliveries_are_handled_leaves_no_link_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link serves other sessions, too."""
+    read = _Read()
+
+    def fault() -> None:
+        monkeypatch.undo()
+        raise ValueError
+
+    monkeypatch.setattr(read.link, "feed_heartbeat", fault)
+    read.deliver(*range(1, 101))
+    await read.done()
+    assert [tag for tag, *_ in read.sessions[0].got] == list(range(1, 101))
+    assert len(read.sessions[0].faults) == 1
 
 
 async def test_messages_that_are_like_one_that_waits_wait_behind_it() -> None:
