@@ -222,7 +222,7 @@ class LinkChannel:
             self._send(methods.cancel(self._consumer_tag))
             self.write(encode_nack(self.number, 0, multiple=True, requeue=True))
 
-    def select_confirms(self) -> Awaitable[object]:
+    def select_confirms(self) -> asyncio.Future[str | None]:
         """Ask the broker to confirm publishes from now on (confirm.select)."""
         self.has_confirms = True
         return self._call(methods.SELECT_CONFIRMS)

@@ -127,6 +127,12 @@ class Bridge:
                 self._answer(operation, event)
                 self._callbacks.advance_rest()
                 return
+        elif isinstance(operation, ops.PreparePublisher):
+            publishing = self.parts.publishing
+            if self._pool.starts.take_turn() and (prepared := publishing.prepare_at_once(operation)) is not None:
+                self._answer(operation, prepared)
+                self._callbacks.advance_paced()
+                return
         elif not isinstance(operation, ops.CloseUpstream):
             # Here, since the session may be over before the task begins.
             _ = self.parts

@@ -119,13 +119,7 @@ class PublishingChannel:
         is_new = channel is None
         if channel is None:
             channel = await self._login.links.publishing_channel(is_bulk=self._is_bulk)
-            self._is_bulk = channel.link.purpose == BULK
-            channel.set_owner(self._owner)
-            channel.set_sink(Sink(ignore_delivery, self._session.confirm, self._owner, self._session.message_returned))
-            channel.on_closed = partial(self._owner.channel_closed, publishing=True)
-            self._channel = channel
-            self._is_window_full = False
-            self._follow(channel.link)
+            self._use(channel)
         # Not one after the other: each answer would cost a round trip.
         needs_confirms = operation.confirms and not channel.has_confirms
         last = channel.select_confirms() if needs_confirms else channel.ask() if is_new else None
@@ -138,6 +132,38 @@ class PublishingChannel:
             raise LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the connection to the broker was lost")
         # The channel may have confirms already, from a recovery in between.
         return ops.PublisherPrepared(channel.number, channel.link.tuning.frame_max, channel.has_confirms, is_new)
+
+    def prepare_at_once(self, operation: ops.PreparePublisher) -> ops.PublisherPrepared | None:
+        """The same if no queue is to be declared and a link is open: a channel takes messages before it is answered."""
+        if operation.is_fresh or operation.queue is not None or self._is_bulk:
+            return None
+        channel = self._channel
+        is_new = channel is None
+        if channel is None:
+            channel = self._login.links.publishing_channel_at_once()
+            if channel is None:
+                return None
+            self._use(channel)
+        if operation.confirms and not channel.has_confirms:
+            channel.select_confirms().add_done_callback(self._refused)
+        elif is_new:
+            channel.ask().add_done_callback(self._refused)
+        return ops.PublisherPrepared(channel.number, channel.link.tuning.frame_max, channel.has_confirms, is_new)
+
+    def _refused(self, answer: asyncio.Future[str | None]) -> None:
+        """End the session if the broker has refused the channel, perhaps because the user has too many."""
+        refusal = None if answer.cancelled() else answer.exception()
+        if isinstance(refusal, UpstreamError) and not isinstance(refusal, LinkDownError):
+            guarded(self._owner, partial(self._owner.channel_closed, refusal, publishing=True))
+
+    def _use(self, channel: LinkChannel) -> None:
+        self._is_bulk = channel.link.purpose == BULK
+        channel.set_owner(self._owner)
+        channel.set_sink(Sink(ignore_delivery, self._session.confirm, self._owner, self._session.message_returned))
+        channel.on_closed = partial(self._owner.channel_closed, publishing=True)
+        self._channel = channel
+        self._is_window_full = False
+        self._follow(channel.link)
 
     async def restore(self, operation: ops.Recover) -> ops.PublisherPrepared:
         """Open a channel again, and declare the queues of the messages that will be published again."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from pamqp import commands
 
 from gateway.session.context import Hold, State
-from tests.support.scripted_broker import BridgedClient, ScriptedBroker, play
+from tests.support.scripted_broker import BridgedClient, ScriptedBroker, play, usual_answer
 
 
 def rejects(client: BridgedClient) -> None:
@@ -159,3 +160,38 @@ def test_a_session_with_much_to_send_is_held_while_too_much_of_others_is_on_its_
         assert held == [False, True]
 
     play(scene)
+
+
+def test_the_first_message_does_not_wait_for_the_answer_to_its_channel() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SEND\ndestination:/topic/a\n\nhi")
+        other = await another_client(broker, client)
+        broker.methods.clear()
+        broker.script = lambda link, method: None
+        await other.say("SEND\ndestination:/topic/a\n\nhi")
+        assert [name for name in broker.methods if "Header" not in name and "Body" not in name] == [
+            "Channel.Open", "Confirm.Select", "Basic.Publish",
+        ]  # fmt: skip
+
+    play(scene)
+
+
+def test_a_channel_that_the_broker_refuses_behind_the_first_message_ends_its_session_alone() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SEND\ndestination:/topic/a\n\nhi")
+        other = await another_client(broker, client)
+        refusal = commands.Channel.Close(530, "NOT_ALLOWED - too many channels", 20, 10)
+        broker.script = lambda _, method: refusal if isinstance(method, commands.Channel.Open) else usual_answer(method)
+        await other.say("SEND\ndestination:/topic/a\nreceipt:1\n\nhi")
+        assert b"NOT_ALLOWED - too many channels" in other.output
+        assert b"RECEIPT" not in other.output
+        assert (other.session.state, client.session.state) == (State.CLOSED, State.CONNECTED)
+
+    play(scene)
+
+
+async def another_client(broker: ScriptedBroker, client: BridgedClient) -> BridgedClient:
+    """A session that shares the links of another one."""
+    other = BridgedClient(broker, client.session.settings, client)
+    await other.connect()
+    return other
