@@ -155,8 +155,8 @@ def _destinations(top: dict[str, Any]) -> Iterator[Finding]:
     for trail, place in places:
         settings = mapping(place)
         for position, rule in enumerate(_entries(settings.get("destination_rules"))):
-            for sentence in rule_mistakes(mapping(rule)):
-                yield Finding((*trail, "destination_rules", position), sentence)
+            for place_in_rule, sentence, advice in rule_mistakes(mapping(rule)):
+                yield Finding((*trail, "destination_rules", position, *place_in_rule), sentence, advice)
         for position, entry in enumerate(_entries(settings.get("queue_arguments"))):
             for name, value in mapping(mapping(entry).get("arguments")).items():
                 if isinstance(value, (bool, int, str)) and (wrong := argument_mistake(name, value)) is not None:
