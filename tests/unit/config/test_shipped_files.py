@@ -19,7 +19,7 @@ POLICY = ROOT / "config" / "policy.yaml"
 WEBSOCKET = ROOT / "config" / "websocket.yaml"
 UNIX = ROOT / "config" / "unix.yaml"
 SHIP = ROOT / "config" / "ship.yaml"
-SPRING = {"STOMP_ADDRESS": "0.0.0.0:61613", "RABBITMQ_URL": "amqp://rabbitmq:5672"}
+SPRING = {"STOMP_ADDRESS": "0.0.0.0:61613", "RABBITMQ_URL": "amqp://rabbitmq:5672", "ADMIN_ADDRESS": "127.0.0.1:15693"}
 # Mappings whose keys are the users' own.
 FREE = ("virtual_hosts", "defaults.certificate_users.users", "defaults.queue_arguments[].arguments")
 
