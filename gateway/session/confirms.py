@@ -234,19 +234,12 @@ class PublisherConfirms:
     def _blamed(self, text: str) -> list[int]:
         """The numbers of the messages that the broker's reason for closing the channel fits.
 
-        It quotes the exchange, and for a topic permission the routing key. A text that quotes neither means the only
-        message, if there is only one.
+        A text that names nothing means the only message, if there is only one.
         """
-        quoted = text.encode()
-        if len(self._unconfirmed) == 1 and b"exchange" not in quoted:
+        reason = text.encode()
+        if len(self._unconfirmed) == 1 and b"exchange" not in reason:
             return list(self._unconfirmed)
-        names_key = b"topic '" in quoted
-        return [
-            number
-            for number, (_, route, *_) in self._unconfirmed.items()
-            if b"'%b'" % (route.exchange or b"amq.default") in quoted
-            and (not names_key or b"'%b'" % route.routing_key in quoted)
-        ]
+        return [number for number, (_, cached, *_) in self._unconfirmed.items() if cached.is_named_in(reason)]
 
     @property
     def are_for_predeclared_exchanges(self) -> bool:

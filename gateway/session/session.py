@@ -513,7 +513,8 @@ class Session:
             self._ride_through.interrupted(ops.OperationInterrupted(event.code, event.text))
             return
         if event.of_publish and self._ride_through.publish_refused(event.code, event.text):
-            context.pending.interrupt()
+            if context.state is not State.CLOSED:
+                context.pending.interrupt()
             return
         if event.may_pass and context.rides_through:
             if isinstance(operation, ops.PreparePublisher):
