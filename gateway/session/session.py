@@ -407,7 +407,7 @@ class Session:
         context, seconds = self._context, self.settings.hold_sends_for or 0.0
         for _ in range(self.max_frames_per_turn):
             if not self._is_stalled:
-                self.refuses_sends = False
+                self.refuses_sends, self._stalled = False, None
                 return
             frame = decoder.next_frame()
             if frame is None:
