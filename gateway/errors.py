@@ -219,6 +219,8 @@ class StompError(GatewayError):
     """
 
     refused_login: RefusedLogin | None = None
+    is_sent = True
+    """False for an ERROR that is logged and counted, but not sent."""
 
     def __init__(
         self, message: str, body: str | bytes, close: CloseReason | None = None, subscription: bytes | None = None

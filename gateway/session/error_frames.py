@@ -350,6 +350,17 @@ def malformed(reason: str) -> StompError:
     return StompError("Malformed frame", f"{reason}\n", close=CloseReason.MALFORMED_FRAME)
 
 
+def oversized(limit: int) -> StompError:
+    """A SEND that is larger than ``limit`` bytes and was read to its end; the session goes on."""
+    return StompError("Malformed frame", f"the frame is larger than {limit} octets\n")
+
+
+def not_taken(seconds: float) -> StompError:
+    """A SEND while the broker has taken no messages for so long; it is not published."""
+    text = f"The message broker has taken no messages for {seconds:g} seconds and more; this one was not sent.\n"
+    return StompError("Upstream unavailable", text)
+
+
 def operation_timeout(purpose: str, seconds: float) -> StompError:
     """The broker has not done in time what it was asked for."""
     text = f"The broker did not answer within {seconds:g} seconds. The gateway asked it {purpose}.\n"

@@ -151,6 +151,8 @@ class Recover:
     is opened, and ``queues`` are declared there. All of it may be empty: an operation was interrupted before it began.
     ``is_again``: nothing has succeeded since the last time, so the time goes on that this may take. ``has_refused``:
     the broker did not take messages on the old publishing channel, and may still confirm others there.
+    ``is_refusal``: nothing is lost but the publishing channel, which the broker closed because of a message that is
+    not published again.
     """
 
     subscriptions: tuple[Subscribe, ...] = ()
@@ -158,6 +160,7 @@ class Recover:
     queues: tuple[QueueSpec, ...] = ()
     is_again: bool = False
     has_refused: bool = False
+    is_refusal: bool = False
 
     @property
     def purpose(self) -> str:

@@ -82,7 +82,7 @@ class ClientLog:
             self._log("session ended", reason=reason.value if reason else "unknown", **details)
 
     def errors(self) -> None:
-        """Log and count the ERRORs that the session has sent since the last call."""
+        """Log and count the ERRORs of the session since the last call."""
         for error in self._session.take_errors():
             self._stats.failed(error)
             if not self._is_told(error):
@@ -111,7 +111,8 @@ class ClientLog:
             login = None if refused.login is None else refused.login.decode(errors="replace")
             self.login_refused(refused.virtual_host, login, text, **details)
         else:
-            self._log("error sent", message=error.message, text=text, closes=error.close is not None, **details)
+            event = "error sent" if error.is_sent else "send failed"
+            self._log(event, message=error.message, text=text, closes=error.close is not None, **details)
 
     def failed(self, error: BaseException) -> None:
         """A fault of the gateway."""

@@ -404,8 +404,9 @@ class ClientConnection(StompProtocol):
 
     def _write_output(self) -> None:
         session, output = self.session, self._output
-        if session.output:
+        if session.has_unlogged_errors:
             self._log.errors()
+        if session.output:
             if self._is_lost:
                 session.output.clear()
             else:
@@ -452,7 +453,8 @@ class ClientConnection(StompProtocol):
 
     def _read_or_pause(self) -> None:
         self.stats.batch_done()
-        wanted = self.session.wants_read and not self._waits_for_turn and not self._is_queued
+        takes_frames = self.session.wants_read or self.session.refuses_sends
+        wanted = takes_frames and not self._waits_for_turn and not self._is_queued
         if wanted is not self._reading and not self._is_lost:
             self._reading = wanted
             if wanted:
@@ -525,7 +527,9 @@ class ClientConnection(StompProtocol):
         session.time_passed(now)
         self._bridge.time_passed()
         self.stats.time_passed()
-        if session.output:
+        if session.refuses_sends and not self._reading:
+            self.advance()
+        elif session.output:
             self._flush()
         if session.has_auto_acks and not self._context.auto_acks.is_scheduled(self):
             self.settle()

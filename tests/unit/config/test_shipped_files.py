@@ -19,6 +19,7 @@ POLICY = ROOT / "config" / "policy.yaml"
 WEBSOCKET = ROOT / "config" / "websocket.yaml"
 UNIX = ROOT / "config" / "unix.yaml"
 SHIP = ROOT / "config" / "ship.yaml"
+SPRING = {"STOMP_ADDRESS": "0.0.0.0:61613", "RABBITMQ_URL": "amqp://rabbitmq:5672", "ADMIN_ADDRESS": "127.0.0.1:15693"}
 # Mappings whose keys are the users' own.
 FREE = ("virtual_hosts", "defaults.certificate_users.users", "defaults.queue_arguments[].arguments")
 
@@ -77,7 +78,7 @@ def test_every_shipped_file_is_valid(file: Path, tmp_path: Path) -> None:
         (tmp_path / f"{name}.passcode").write_text("x")
     Authority.make(tmp_path, "clients").identify(tmp_path, "gateway")
     directories = dict.fromkeys(("CERTIFICATES", "RUNTIME_DIRECTORY"), str(tmp_path))
-    config = load(file, environment=directories | {"ORDERS_PASSCODE": "x", "APP_PASSCODE": "x"})
+    config = load(file, environment=directories | {"ORDERS_PASSCODE": "x", "APP_PASSCODE": "x", **SPRING})
     assert config.virtual_host(None) is not None
     assert config.warnings == ()
 
