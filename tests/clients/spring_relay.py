@@ -35,6 +35,7 @@ class Browser:
     name: str
     connection: StompClient
     messages: asyncio.Queue[Frame] = field(default_factory=asyncio.Queue)
+    seen: set[bytes] = field(default_factory=set)
     lost: str | None = None
 
     def subscribe(self, identifier: str, destination: str, **headers: str) -> None:
@@ -42,15 +43,24 @@ class Browser:
         self.connection.write("SUBSCRIBE", id=identifier, destination=destination, **headers)
 
     async def message(self) -> Frame:
-        """The next MESSAGE."""
+        """The next MESSAGE, or RECEIPT."""
         async with asyncio.timeout(PATIENCE):
-            return await self.messages.get()
+            return self._see(await self.messages.get())
+
+    def has_seen(self, body: bytes) -> bool:
+        """Whether a message with this body has come, or a RECEIPT with this id."""
+        while not self.messages.empty():
+            self._see(self.messages.get_nowait())
+        return body in self.seen
+
+    def _see(self, frame: Frame) -> Frame:
+        self.seen.add(frame.headers.get("receipt-id", "").encode() or frame.body)
+        return frame
 
     async def until(self, *bodies: bytes) -> None:
-        """Receive messages until all these have come, in whatever order."""
-        missing = set(bodies)
-        while missing:
-            missing.discard((await self.message()).body)
+        """Receive messages until all these have come, or RECEIPTs with these ids, in whatever order."""
+        while not self.seen.issuperset(bodies):
+            await self.message()
 
 
 class SpringRelay:
@@ -142,7 +152,7 @@ class SpringRelay:
         try:
             while browser.lost is None:
                 frame = await browser.connection.receive(float("inf"))
-                if frame.command == "MESSAGE":
+                if frame.command in ("MESSAGE", "RECEIPT"):
                     browser.messages.put_nowait(frame)
                 elif frame.command == "ERROR":
                     self._lose(browser, f"ERROR {frame['message']}")
