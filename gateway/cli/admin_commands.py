@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 ENVIRONMENT: Final = """\
 
 environment:
-  STOMP_GATEWAY_ADMIN_URL       the URL of the admin listener, without --url
-  STOMP_GATEWAY_ADMIN_PASSCODE  the passcode of --user, without --passcode-file
+  STOMP_GATEWAY_URL             the URL of the admin listener, without --url
+  STOMP_GATEWAY_USER            the admin user, without --user
+  STOMP_GATEWAY_PASSCODE_FILE   the file with the user's passcode, without --passcode-file
+  STOMP_GATEWAY_ADMIN_PASSCODE  the passcode itself, if no file is named
 """
 
 _SESSIONS_DESCRIPTION = """\
