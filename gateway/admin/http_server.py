@@ -32,6 +32,7 @@ from gateway.admin.listing import QueryError
 from gateway.admin.overview import DESTINATIONS, LINKS, VIRTUAL_HOSTS
 from gateway.admin.sessions import SESSIONS
 from gateway.admin.trace_stream import TraceStreams
+from gateway.config.effective import effective
 from gateway.errors import ConfigError
 from gateway.server.client.failed_logins import TooManyFailedLoginsError
 from gateway.server.listen.accepted_connection import AcceptedConnection
@@ -109,6 +110,7 @@ class AdminHttpServer:
                 web.delete("/api/sessions/{id}", self._delete_session),
                 web.post("/api/reload", self._post_reload),
                 web.post("/api/trace", self._post_trace),
+                web.get("/api/config", self._get_config),
                 web.get("/api/log-level", self._get_log_level),
                 web.post("/api/log-level", self._post_log_level),
                 web.get("/api/destinations", self._get_destinations),
@@ -294,6 +296,10 @@ class AdminHttpServer:
             return json_answer({"error": str(refused), "file": refused.file, "mistakes": mistakes}, 422)
         restart = [{"key": key, "in_use": value} for key, value in done.restart.items()]
         return json_answer({"changes": done.changes, "restart": restart})
+
+    async def _get_config(self, request: web.Request) -> web.Response:
+        no_query(request.query)
+        return json_answer(effective(self._view.config))
 
     async def _post_trace(self, request: web.Request) -> web.StreamResponse:
         return self._change_refused(request) or await self._traces.answer(request, self._operator(request))

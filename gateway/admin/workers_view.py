@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from gateway.admin.listing import Listing, Query
+    from gateway.config.model import GatewayConfig
     from gateway.server.client.trace import TracePart, TraceTarget
     from gateway.server.process.log_level import LogLevel
     from gateway.server.process.reload import Reload
@@ -148,6 +149,11 @@ class WorkersView:
     def reload(self) -> Callable[[str], Awaitable[Reload]] | None:
         """See `View`."""
         return self._supervisor.reload
+
+    @property
+    def config(self) -> GatewayConfig:
+        """See `View`."""
+        return self._supervisor.config
 
     @property
     def log_level(self) -> LogLevel:

@@ -24,7 +24,16 @@ OPERATOR = ("Öperator", "geheim:ß-secret-of-admin")
 READER, SCRAPER = ("reader", "hashed"), ("scraper", "hashed")
 # Of the passcode of both, made by htpasswd -nB.
 HASH = "$2y$05$3dheo1jumtnTvTM60kF.w.klqRBQDayqxxHeZeCCekL7Jw91W8RGy"
-PATHS = ("/", "/metrics", "/api/overview", "/api/sessions", "/api/destinations", "/api/links", "/api/virtual-hosts")
+PATHS = (
+    "/",
+    "/metrics",
+    "/api/config",
+    "/api/overview",
+    "/api/sessions",
+    "/api/destinations",
+    "/api/links",
+    "/api/virtual-hosts",
+)
 
 
 @pytest.fixture(scope="module")
