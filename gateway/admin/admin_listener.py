@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from gateway import commit
 from gateway.config.listener_settings import AdminSettings, Listener, ListenerTls
 from gateway.config.model import GatewayConfig
 from gateway.config.scalars import SocketAddress
@@ -65,6 +66,7 @@ class AdminListener:
             return
         self._contexts = gateway.tls_contexts
         # In a thread, so that clients are served meanwhile.
+        await asyncio.to_thread(commit)  # for the API
         access = await asyncio.to_thread(import_module, "gateway.admin.access")
         module = await asyncio.to_thread(import_module, "gateway.admin.http_server")
         views = await asyncio.to_thread(import_module, "gateway.admin.gateway_view")

@@ -11,7 +11,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
-from gateway import __version__
+from gateway import __version__, commit
 from gateway.admin.gateway_view import WorkerReport
 from gateway.admin.listing import moment
 from gateway.admin.merged_metrics import Families, growing, merged_families, own_families, supervisor_process
@@ -220,6 +220,7 @@ class WorkersView:
         }
         return {
             "version": __version__,
+            "commit": commit(),
             "node": supervisor.node,
             "started_at": moment(supervisor.started_at),
             "uptime_seconds": round(supervisor.uptime / 1e6, 3),
