@@ -226,6 +226,8 @@ class PublisherConfirms:
         """
         quoted = text.encode()
         for receipt, route, *_ in self._unconfirmed.values():
+            if route.queue is not None and f" queue '{route.queue.name}' " in text:
+                return receipt
             names_key = b"topic '" not in quoted or b"'%b'" % route.routing_key in quoted
             if names_key and b"'%b'" % (route.exchange or b"amq.default") in quoted:
                 return receipt

@@ -240,7 +240,10 @@ class Publisher:
         # A session that is to outlive its link publishes with confirms, to know what it has to publish again.
         confirms = self.has_confirms or needs_confirm or context.confirms_always
         if not self._channel or self._has_rejected or queue is not None or confirms is not self.has_confirms:
-            context.ask(ops.PreparePublisher(confirms, queue, self._has_rejected), frame, retry=True)
+            # A message whose queue is away, or was deleted, is published again. In a transaction nothing is published
+            # yet whose receipt a refusal could name.
+            at_once = queue is not None and confirms and context.rides_through and cached.transaction is None
+            context.ask(ops.PreparePublisher(confirms, queue, self._has_rejected, at_once), frame, retry=True)
             return False
         reply_queue = temp_queues.get(cached.temp_queue or b"")
         if cached.channel_key is not self._channel_key or cached.reply_queue != reply_queue:
@@ -337,7 +340,7 @@ class Publisher:
                 # Publish sequence numbers begin anew, and nothing waits for a confirm. After a loss a recovery follows.
                 self.confirms.take_all()
         if isinstance(operation, ops.PreparePublisher) and operation.queue is not None:
-            context.declared_queues.add(operation.queue.name, operation.queue)
+            context.declared_queues.add(operation.queue.name, operation.queue, is_answered=event.is_declared)
         context.operation_done()
 
     def set_blocked(self, blocked: bool) -> None:

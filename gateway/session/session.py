@@ -451,7 +451,8 @@ class Session:
 
     def _channel_closed(self, event: ops.ChannelClosed) -> None:
         context, receipt = self._context, None
-        if event.publishing and self._ride_through.is_virtual_host_going(event.code):
+        may_pass = event.may_pass and context.rides_through
+        if event.publishing and (may_pass or self._ride_through.is_virtual_host_going(event.code)):
             self._ride_through.channel_lost(event.code, event.text)
             return
         if event.publishing and self._transactions.committing is not None:

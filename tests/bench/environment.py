@@ -20,6 +20,8 @@ GATEWAY = "gateway"
 TLS, WEBSOCKET = "tls", "websocket"
 LIMIT = "limit"
 """The broker itself, without STOMP: see `amqp_wire`."""
+PROXY = "proxy"
+"""The plugin behind a process that copies bytes: see `proxy`."""
 DEFAULT_NAP = 0.0005
 _QUIET = 0.15
 """Cores that an idle broker and idle gateways may still use for timers and statistics."""

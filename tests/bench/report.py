@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from tests.bench import processes
-from tests.bench.environment import GATEWAY, LIMIT, PLUGIN, Cpu, Sample
+from tests.bench.environment import GATEWAY, LIMIT, PLUGIN, PROXY, Cpu, Sample
 from tests.bench.targets import ROWS, Row, Target
 
-SIDES = (PLUGIN, GATEWAY, LIMIT)
+SIDES = (PLUGIN, GATEWAY, LIMIT, PROXY)
+_COLUMNS = (PLUGIN, GATEWAY, LIMIT)
 NOT_MEASURED: Final = "not measured"
 _SHOWN = ("met", "missed", "failed")
 _BUSY_CLIENT = 0.5
@@ -60,6 +61,11 @@ class Outcome:
         return _ratio(self.figure(GATEWAY), self.figure(LIMIT))
 
     @property
+    def ratio_to_proxy(self) -> float | None:
+        """The gateway's median divided by that of the plugin behind a proxy, None when either is missing."""
+        return _ratio(self.figure(GATEWAY), self.figure(PROXY))
+
+    @property
     def cpu_ratio(self) -> float | None:
         """The CPU time of broker and gateway divided by that of the plugin's broker, per operation."""
         return _ratio(*(servers_cpu(self.samples.get(side, ())) for side in (GATEWAY, PLUGIN)))
@@ -82,7 +88,7 @@ class Outcome:
         """The result of the row as a whole."""
         if self.failures:
             return "failed"
-        return _verdict(self.row.target, self.ratio)
+        return _verdict(self.row.target, self.ratio_to_proxy if self.row.is_proxied else self.ratio)
 
     @property
     def cpu_verdict(self) -> Verdict:
@@ -130,7 +136,8 @@ def as_text(outcomes: Sequence[Outcome], circumstances: Circumstances) -> str:
     head = (
         f"{c.broker}, {c.python}, {c.cores} cores ({c.processor}), commit {c.commit}; medians of "
         f"{c.rounds} rounds at scale {c.scale:g}, sides in alternation, {c.seconds:.0f} s in all\n"
-        f"+-: half the distance between the lowest and the highest round; {LIMIT}: AMQP to the broker without STOMP"
+        f"+-: half the distance between the lowest and the highest round; {LIMIT}: AMQP to the broker without STOMP; "
+        f"{PROXY}: the plugin behind a process that copies bytes"
     )
     parts = [head, "CPU microseconds per operation:", as_table(cpu_lines(outcomes)), as_table(ratio_lines(outcomes))]
     remarks = [f"* {remark}" for outcome in outcomes for remark in _remarks(outcome)]
@@ -155,7 +162,7 @@ def read_json(path: Path) -> tuple[list[Outcome], Circumstances]:
     document = json.loads(path.read_text())
     outcomes = []
     for name, row in document["rows"].items():
-        samples = {side: [_sample(sample) for sample in row[side]["samples"]] for side in SIDES}
+        samples = {side: [_sample(sample) for sample in row.get(side, {"samples": []})["samples"]] for side in SIDES}
         found = {side: list(measured) for side, measured in samples.items() if measured}
         outcomes.append(Outcome(ROWS[name], found, row["failures"], row["omissions"]))
     return outcomes, Circumstances(**document["circumstances"])
@@ -172,6 +179,7 @@ def _row_document(outcome: Outcome) -> dict[str, object]:
         "target": {"ratio": outcome.row.target.ratio, "at_least": outcome.row.target.at_least},
         "ratio": outcome.ratio,
         "ratio_to_limit": outcome.ratio_to_limit,
+        "ratio_to_proxy": outcome.ratio_to_proxy,
         "cpu_target": outcome.row.cpu_target.ratio,
         "cpu_ratio": outcome.cpu_ratio,
         "cpu_verdict": outcome.cpu_verdict,
@@ -251,16 +259,20 @@ def foreign_load(samples: Sequence[Sample]) -> float | None:
 def ratio_lines(outcomes: Sequence[Outcome]) -> list[list[str]]:
     """Return a table of the rows' figures and their ratios, the heading first."""
     over_plugin, over_limit = f"{GATEWAY}/{PLUGIN}", f"{GATEWAY}/{LIMIT}"
-    lines = [["row", "unit", *SIDES, over_plugin, "of the rounds", over_limit, "target", ""]]
+    lines = [["row", "unit", *_COLUMNS, over_plugin, "of the rounds", over_limit, "target", ""]]
     for outcome in outcomes:
-        stats = [_with_spread(outcome, side) for side in SIDES]
+        stats = [_with_spread(outcome, side) for side in _COLUMNS]
         ratio = NOT_MEASURED if outcome.ratio is None else f"{outcome.ratio:.2f}"
         spread = f"{min(ratios):.2f}-{max(ratios):.2f}" if (ratios := outcome.round_ratios) else ""
-        verdict = outcome.verdict if outcome.verdict in _SHOWN else ""
-        shown = [*stats, ratio, spread, _two_digits(outcome.ratio_to_limit), str(outcome.row.target), verdict]
+        goal = ["", ""] if outcome.row.is_proxied else _goal(outcome)
+        shown = [*stats, ratio, spread, _two_digits(outcome.ratio_to_limit), *goal]
         lines.append([outcome.row.name, outcome.row.unit, *shown])
         lines += _further_lines(outcome)
     return lines
+
+
+def _goal(outcome: Outcome) -> list[str]:
+    return [str(outcome.row.target), outcome.verdict if outcome.verdict in _SHOWN else ""]
 
 
 def _with_spread(outcome: Outcome, side: str) -> str:
@@ -270,7 +282,11 @@ def _with_spread(outcome: Outcome, side: str) -> str:
 
 
 def _further_lines(outcome: Outcome) -> Iterable[list[str]]:
-    tail = {side: outcome.other_figure(side, "p99") for side in SIDES}
+    if outcome.row.is_proxied:
+        figures = [_with_spread(outcome, PROXY), _with_spread(outcome, GATEWAY), ""]
+        over_proxy = NOT_MEASURED if outcome.ratio_to_proxy is None else f"{outcome.ratio_to_proxy:.2f}"
+        yield ["", f"{outcome.row.unit}, plugin behind a {PROXY}", *figures, over_proxy, "", "", *_goal(outcome)]
+    tail = {side: outcome.other_figure(side, "p99") for side in _COLUMNS}
     if any(figure is not None for figure in tail.values()):
         ratio = _ratio(tail[GATEWAY], tail[PLUGIN])
         shown = NOT_MEASURED if ratio is None else f"{ratio:.2f}"

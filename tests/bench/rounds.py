@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tests.bench.environment import Environment, Sample
+from tests.bench.environment import PROXY, Environment, Sample
 from tests.bench.report import SIDES, Outcome, is_disturbed
 from tests.bench.rows import MEASURES
 from tests.bench.targets import Row
@@ -82,7 +82,8 @@ class _Run:
     def take(self, outcome: Outcome, order: Sequence[str]) -> Iterator[tuple[str, Sample]]:
         """Measure a row once on each side."""
         for side in order:
-            if side in self.environment.sides and not outcome.is_spoilt(side):
+            is_asked = side != PROXY or outcome.row.is_proxied
+            if is_asked and side in self.environment.sides and not outcome.is_spoilt(side):
                 try:
                     yield side, self._sample(outcome.row, side)
                 except (RowError, OSError) as error:

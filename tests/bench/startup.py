@@ -28,6 +28,7 @@ from tests.bench.environment import (
     GATEWAY,
     LIMIT,
     PLUGIN,
+    PROXY,
     TLS,
     WEBSOCKET,
     Environment,
@@ -40,7 +41,7 @@ from tests.support.certificates import Authority
 
 VAR = Path("var") / "bench"
 """Where the benchmark leaves what it writes."""
-_GATEWAY_STARTS_WITHIN = 20.0
+_STARTS_WITHIN = 20.0
 
 
 class StartError(LocalError):
@@ -85,6 +86,7 @@ def started_environment(options: StartOptions, say: Callable[[str], None]) -> It
         sides = {GATEWAY: _side(GATEWAY, gateway, address, in_broker=gateway_in_broker)}
         if plugin is not None:
             sides[PLUGIN] = _side(PLUGIN, plugin, address, in_broker=True)
+            sides[PROXY] = _side(PROXY, _proxy(plugin, started), address, in_broker=False)
         if address.scheme == "amqp":
             limit = _side(LIMIT, _Server(address.host, address.port), address, in_broker=True)
             sides[LIMIT] = replace(limit, wire=AmqpWire)
@@ -190,6 +192,22 @@ def _gateway(
     return _Server(LOOPBACK, port, _processes(LOOPBACK, port), {TLS: tls, WEBSOCKET: websocket})
 
 
+def _proxy(plugin: _Server, started: ExitStack) -> _Server:
+    VAR.mkdir(parents=True, exist_ok=True)
+    (port,), log = free_ports(1), VAR / "proxy.log"
+    command = [sys.executable, "-m", "tests.bench.proxy", str(port), f"{plugin.host}:{plugin.port}"]
+    _await_listening(started.enter_context(Child(command, log=log)), port, log, "proxy")
+    return _Server(LOOPBACK, port, _processes(LOOPBACK, port))
+
+
+def _await_listening(child: Child, port: int, log: Path, name: str) -> None:
+    deadline = time.monotonic() + _STARTS_WITHIN
+    while not listens(LOOPBACK, port):
+        if child.wait(0.05) is not None or time.monotonic() > deadline:
+            end = "\n".join(log.read_text(errors="replace").splitlines()[-10:])
+            raise StartError(f"The {name} did not start; {log} ends with:\n{end}")
+
+
 def start_gateway(
     started: ExitStack,
     address: Address,
@@ -226,11 +244,7 @@ def start_gateway(
     log.unlink(missing_ok=True)
     command = [sys.executable, "-m", "gateway", "serve", "--config", str(configuration)]
     child = started.enter_context(Child(command, log=log))
-    deadline = time.monotonic() + _GATEWAY_STARTS_WITHIN
-    while not listens(LOOPBACK, port):
-        if child.wait(0.05) is not None or time.monotonic() > deadline:
-            end = "\n".join(log.read_text(errors="replace").splitlines()[-10:])
-            raise StartError(f"The gateway did not start; {log} ends with:\n{end}")
+    _await_listening(child, port, log, "gateway")
     return child
 
 

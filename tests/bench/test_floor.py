@@ -11,4 +11,4 @@ def test_the_least_cost_of_each_side_is_shown_and_divided_by_the_plugins() -> No
 
     *_, line = table({"send": by_side})
 
-    assert line == "| `send` | 40.0 | 20.0 | 30.0 | 32.0 | 4.0 | 0.50 | 0.75 | 0.90 | <= 0.7 |"
+    assert line == "| `send` | 40.0 | 20.0 | 30.0 | 32.0 | 4.0 | 0.50 | 0.75 | 0.90 | <= 1.06 |"

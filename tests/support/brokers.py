@@ -49,12 +49,20 @@ def release_of(broker: Broker) -> Release:
 
 
 async def until_queue_gone(amqp: AmqpBroker, queue: str) -> None:
-    """Wait until a queue is deleted. The broker refuses to describe an exclusive queue of another connection."""
+    """Wait until a queue is deleted and its name is free.
+
+    The broker refuses to describe an exclusive queue of another connection. RabbitMQ 4.3 may say NOT_FOUND of one
+    that its connection left, and hold it as locked once more for up to 40 ms, so another queue takes the name.
+    """
 
     async def exists() -> bool:
         try:
-            return await amqp.count(queue) is not None
+            if await amqp.count(queue) is not None:
+                return True
+            await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments={})
+            await amqp.delete_queue(queue)
         except BrokerRefusalError:
             return True
+        return False
 
     await until(exists, lambda answer: not answer)

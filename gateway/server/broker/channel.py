@@ -145,7 +145,7 @@ class LinkChannel:
         self.discard(owner)
         _ = self.start_closing()
 
-    def declare(self, queue: QueueSpec, *, nowait: bool = False) -> Awaitable[str]:
+    def declare(self, queue: QueueSpec, *, nowait: bool = False) -> asyncio.Future[str]:
         """Declare a queue (queue.declare); its name, which the broker chooses if ``queue`` has none.
 
         With ``nowait``, for a queue with a name, the answer to a later method is this one's, too.
@@ -222,7 +222,7 @@ class LinkChannel:
             self._send(methods.cancel(self._consumer_tag))
             self.write(encode_nack(self.number, 0, multiple=True, requeue=True))
 
-    def select_confirms(self) -> Awaitable[object]:
+    def select_confirms(self) -> asyncio.Future[str | None]:
         """Ask the broker to confirm publishes from now on (confirm.select)."""
         self.has_confirms = True
         return self._call(methods.SELECT_CONFIRMS)

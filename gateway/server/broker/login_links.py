@@ -192,7 +192,15 @@ class LoginLinks:
         With ``is_bulk`` it is a bulk link, unless the broker opens none.
         """
         is_bulk = is_bulk and await self.has_publishing_link(is_bulk=True)
-        link = await self._link_with_room(BULK if is_bulk else _PUBLISH)
+        return self._publishing_channel_on(await self._link_with_room(BULK if is_bulk else _PUBLISH))
+
+    def publishing_channel_at_once(self) -> LinkChannel | None:
+        """The same if there is a link that is open, has room, and is no bulk link."""
+        links = (link for link in self._links[_PUBLISH] if link.has_room)
+        link = next(links, None)
+        return None if link is None else self._publishing_channel_on(link)
+
+    def _publishing_channel_on(self, link: Link) -> LinkChannel:
         if link.window is None and not self.is_dedicated:
             link.window = PublishWindow(link, asyncio.get_running_loop().time)
         return LinkChannel.begun(link)

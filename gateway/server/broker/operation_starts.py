@@ -20,17 +20,21 @@ class OperationStarts:
         self._left = _PER_ROUND
         self._waiting: deque[asyncio.Future[None]] = deque()
 
+    def take_turn(self) -> bool:
+        """Begin one more in this round, if it may; whether it may."""
+        if self._left == _PER_ROUND:
+            asyncio.get_running_loop().call_soon(self._next_round)
+        if not self._left or self._waiting:
+            return False
+        self._left -= 1
+        return True
+
     async def turn(self) -> None:
         """Wait until one more may begin; in their order."""
-        loop = asyncio.get_running_loop()
-        if self._left == _PER_ROUND:
-            loop.call_soon(self._next_round)
-        if self._left and not self._waiting:
-            self._left -= 1
-            return
-        turn: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(turn)
-        await turn
+        if not self.take_turn():
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            await turn
 
     def _next_round(self) -> None:
         self._left = _PER_ROUND

@@ -84,6 +84,9 @@ class BridgeParts:
         """
         self.queues.exclusive.start_closing()
         publishing = self.publishing.take()
+        if publishing is not None:
+            # Its answer may come meanwhile.
+            _ = publishing.start_closing()
         try:
             await self.channels.close_all(self.queues.exclusive.to_delete_with, counts=counts)
         finally:

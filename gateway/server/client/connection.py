@@ -344,7 +344,8 @@ class ClientConnection(StompProtocol):
         if not self._waits_for_turn:
             session.run(self._decoder)
             self._rate_limiter.charge(self.stats.bytes_in)
-        self._flush()
+        while self._flush() and not self._waits_for_turn:
+            session.run(self._decoder)
         if session.state is State.CLOSED:
             self._close()
         elif self._is_done():
@@ -375,10 +376,12 @@ class ClientConnection(StompProtocol):
             return False
         return self._is_lost or not session.confirms.owes_receipts
 
-    def _flush(self) -> None:
+    def _flush(self) -> bool:
+        """Write to both sides; whether the session may go on at once."""
         # The client's settlements reach the broker before their receipts reach the client.
-        self._bridge.flush()
+        may_go_on = self._bridge.flush()
         self._write_output()
+        return may_go_on
 
     def flush_batch(self) -> None:
         """Write what one read from the broker has brought, and go on if anything may have waited for it.

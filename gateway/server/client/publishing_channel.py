@@ -44,7 +44,7 @@ class PublishingChannel:
 
     __slots__ = (
         "_awaited", "_background", "_bulk_sender", "_channel", "_has_rest", "_is_bulk", "_is_scheduled",
-        "_is_window_full", "_login", "_owner", "_queues", "_replaced_at", "_session",
+        "_is_window_full", "_login", "_owner", "_queues", "_replaced_at", "_session", "_told",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +68,8 @@ class PublishingChannel:
         # Not everything that the session publishes was written.
         self._has_rest = self._is_scheduled = False
         self._replaced_at = float("-inf")
+        # The last refusal that the session knows of.
+        self._told: UpstreamError | None = None
         # Ends when a queue that was away is back.
         self._awaited: asyncio.Future[QueueState] | None = None
 
@@ -119,13 +121,7 @@ class PublishingChannel:
         is_new = channel is None
         if channel is None:
             channel = await self._login.links.publishing_channel(is_bulk=self._is_bulk)
-            self._is_bulk = channel.link.purpose == BULK
-            channel.set_owner(self._owner)
-            channel.set_sink(Sink(ignore_delivery, self._session.confirm, self._owner, self._session.message_returned))
-            channel.on_closed = partial(self._owner.channel_closed, publishing=True)
-            self._channel = channel
-            self._is_window_full = False
-            self._follow(channel.link)
+            self._use(channel)
         # Not one after the other: each answer would cost a round trip.
         needs_confirms = operation.confirms and not channel.has_confirms
         last = channel.select_confirms() if needs_confirms else channel.ask() if is_new else None
@@ -138,6 +134,46 @@ class PublishingChannel:
             raise LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the connection to the broker was lost")
         # The channel may have confirms already, from a recovery in between.
         return ops.PublisherPrepared(channel.number, channel.link.tuning.frame_max, channel.has_confirms, is_new)
+
+    def prepare_at_once(self, operation: ops.PreparePublisher) -> ops.PublisherPrepared | None:
+        """The same if a link is open: a channel takes messages behind methods that are not answered yet."""
+        queue, channel = operation.queue, self._channel
+        if operation.is_fresh or (channel is None and self._is_bulk):
+            return None
+        if queue is not None and (
+            queue.exclusive or not operation.at_once or self._session.settings.takes_existing_queues
+        ):
+            return None
+        is_new = channel is None
+        if channel is None:
+            channel = self._login.links.publishing_channel_at_once()
+            if channel is None:
+                return None
+            self._use(channel)
+        if operation.confirms and not channel.has_confirms:
+            channel.select_confirms().add_done_callback(self._refused)
+        elif is_new and queue is None:
+            channel.ask().add_done_callback(self._refused)
+        if queue is not None:
+            channel.declare(queue).add_done_callback(self._refused)
+        frame_max, confirms = channel.link.tuning.frame_max, channel.has_confirms
+        return ops.PublisherPrepared(channel.number, frame_max, confirms, is_new, is_declared=queue is None)
+
+    def _refused(self, answer: asyncio.Future[Any]) -> None:
+        """Tell the session if the broker has refused one of these methods, and so all behind it."""
+        refusal = None if answer.cancelled() else answer.exception()
+        if isinstance(refusal, UpstreamError) and not isinstance(refusal, LinkDownError) and refusal is not self._told:
+            self._told = refusal
+            guarded(self._owner, partial(self._owner.channel_closed, refusal, publishing=True))
+
+    def _use(self, channel: LinkChannel) -> None:
+        self._is_bulk = channel.link.purpose == BULK
+        channel.set_owner(self._owner)
+        channel.set_sink(Sink(ignore_delivery, self._session.confirm, self._owner, self._session.message_returned))
+        channel.on_closed = partial(self._owner.channel_closed, publishing=True)
+        self._channel = channel
+        self._is_window_full = False
+        self._follow(channel.link)
 
     async def restore(self, operation: ops.Recover) -> ops.PublisherPrepared:
         """Open a channel again, and declare the queues of the messages that will be published again."""
