@@ -13,7 +13,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from gateway.config.base_models import CertificateFile, ConfigModel, KeyFile, MergeableModel, RevocationFile, Text
-from gateway.config.broker_user import User
+from gateway.config.broker_user import AdminUser
 from gateway.config.networks import Network
 from gateway.config.scalars import Count, Duration, Size, SocketAddress, Switch, mistake
 from gateway.config.tls_ciphers import checked_ciphers
@@ -226,9 +226,9 @@ class AdminSettings(MergeableModel):
     """For a Unix-domain socket: its mode, in quotes. Who may write to it may connect."""
     socket_group: SocketGroup | None = None
     """For a Unix-domain socket: its group, by name, or by number in quotes. null: the gateway's own group."""
-    users: tuple[User, ...] = ()
-    """Who may look in and close sessions, by HTTP Basic. Empty: everybody who can connect may look in, and close
-    sessions only from this machine itself."""
+    users: tuple[AdminUser, ...] = ()
+    """Who may look in, and with the role full also close sessions, reload and trace, by HTTP Basic. Empty: everybody
+    who can connect may look in, and do the rest only from this machine itself."""
     tls: ServerTls | None = None
     """Speak HTTPS. null: plain HTTP."""
     allowed_networks: tuple[Network, ...] = ()

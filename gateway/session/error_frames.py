@@ -12,6 +12,15 @@ from gateway.stomp.encoder import encode
 
 SUPPORTED_VERSIONS: Final = "1.0,1.1,1.2"
 
+_HTTP_TEXT: Final = (
+    b"This port speaks STOMP, not HTTP. STOMP over WebSocket needs a listener with the key websocket, and "
+    b"the status page and the metrics are on the port of the admin listener.\n"
+)
+HTTP_ANSWER: Final = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
+) % (len(_HTTP_TEXT), _HTTP_TEXT)
+"""For a client that does not speak STOMP and would not understand an ERROR."""
+
 _ACCESS_REFUSED: Final = 403
 _PRECONDITION_FAILED: Final = 406
 _NOT_ALLOWED: Final = 530

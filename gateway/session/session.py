@@ -36,7 +36,7 @@ from typing import Any, Final
 from gateway.amqp.codec import Piece
 from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
-from gateway.errors import CloseReason, CodecError, FrameError, StompError, TlsHandshakeError
+from gateway.errors import CloseReason, CodecError, FrameError, HttpRequestError, StompError, TlsHandshakeError
 from gateway.session import error_frames, ops
 from gateway.session.commit import TransactionHandler
 from gateway.session.connect import ClientFacts, ConnectHandler, TokenHandler
@@ -426,6 +426,9 @@ class Session:
         if isinstance(error, TlsHandshakeError) and self.login is None:
             # The client waits for a TLS handshake, and would not understand an ERROR.
             self._context.close(CloseReason.TLS_ON_PLAIN_PORT)
+        elif isinstance(error, HttpRequestError) and self.login is None:
+            self._context.output.append(error_frames.HTTP_ANSWER)
+            self._context.close(CloseReason.HTTP_ON_STOMP_PORT)
         else:
             self._context.fail(error_frames.malformed(str(error)))
 

@@ -23,7 +23,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from gateway.errors import FrameError, TlsHandshakeError
+from gateway.errors import FrameError, HttpRequestError, TlsHandshakeError
 from gateway.stomp.block_cache import BlockCache
 from gateway.stomp.frame import (
     ACK_ID,
@@ -47,6 +47,8 @@ _FIRST_OF_SEND: Final = ord("S")
 _FIRST_OF_ACK: Final = ord("A")
 # What a TLS handshake begins with (RFC 8446, 5.1). No command does.
 _FIRST_OF_TLS: Final = 0x16
+# The first line of an HTTP request (RFC 9112, 3). No command has a space.
+_HTTP_REQUEST: Final = re.compile(rb"[!-~]+ [!-~]+ HTTP/\d\.\d")
 
 # Header blocks are cached for each connection, none larger than this: enough for a producer that sends to a thousand
 # destinations in turn. Of what is cut out of the first of its kind, which stays with it, so much may be kept.
@@ -679,6 +681,8 @@ def _command(line: bytes) -> bytes:
         line = line[:-1]
     if b"\r" in line:
         raise FrameError("a carriage return that is not followed by a line feed in a command")
+    if b" HTTP/" in line and _HTTP_REQUEST.fullmatch(line):
+        raise HttpRequestError("HTTP is not spoken on this port")
     return line
 
 

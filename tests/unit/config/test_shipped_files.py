@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.config.loader import load
+from gateway.config.effective import effective
+from gateway.config.loader import load, parse
 from gateway.config.mistakes import all_keys
 from gateway.config.model import GatewayConfig
 from tests.support.certificates import Authority
@@ -81,6 +82,11 @@ def test_every_shipped_file_is_valid(file: Path, tmp_path: Path) -> None:
     config = load(file, environment=directories | {"ORDERS_PASSCODE": "x", "APP_PASSCODE": "x", **SPRING})
     assert config.virtual_host(None) is not None
     assert config.warnings == ()
+    # What `stomp-gateway config` prints is a configuration that says the same.
+    shown = effective(config)
+    again = parse(yaml.safe_dump(shown, sort_keys=False), directory=file.parent, environment={})
+    assert effective(again) == shown
+    assert str(again.virtual_host(None)) == str(config.virtual_host(None))
 
 
 def test_the_local_example_accepts_the_names_that_clients_dial() -> None:
