@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.cli.commands import add_command
+from gateway.cli.option_types import duration
 from gateway.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ into the lake meanwhile.
 
 With --journal, also prove that ingested segments have not changed and that no segment was skipped: if the lake has a
 segment but lacks an earlier one of the same boot, it is incomplete. Newer segments wait for the next ingest and are
-listed, except with --quiet.
+listed, except with --quiet. A lake is incomplete, too, while a damaged segment is aside, if a finished one has waited
+for longer than --overdue, and if a link lies among the segments.
 """
 
 _CHECK_EPILOG = """\
@@ -37,7 +39,7 @@ example:
   stomp-gateway pipeline check --lake lake --journal journal
 
 """ + _EXIT_CODES.format(
-    "the lake is complete; segments may wait for the next ingest",
+    "the lake is complete; segments may wait for the next ingest, if not for long",
     "the lake is not complete (the command lists what is missing), or cannot be read",
 )
 
@@ -103,6 +105,10 @@ def add_lake_commands(commands: Commands, checked: Callable[[Run], Run]) -> None
         metavar="PLACE",
         help="a journal it was made from, a directory or URL; repeatable",
     )
+    check.add_argument(
+        "--overdue", type=duration, default="6h", metavar="TIME",
+        help="with --journal: a finished segment that waits for longer is wrong (default: 6h)",
+    )  # fmt: skip
     check.add_argument("--quiet", action="store_true", help="print only what is wrong")
     compact = add_command(
         commands, "compact", checked(_compact), help="merge small files", description=_COMPACT, epilog=_COMPACT_EPILOG
@@ -161,7 +167,7 @@ def _check(options: argparse.Namespace) -> ExitCode:
     from gateway.pipeline.check import check  # noqa: PLC0415
     from gateway.pipeline.lake import Lake  # noqa: PLC0415
 
-    complete = check(Lake(options.lake), options.journal, sys.stdout, quiet=options.quiet)
+    complete = check(Lake(options.lake), options.journal, sys.stdout, quiet=options.quiet, overdue=options.overdue)
     return ExitCode.OK if complete else ExitCode.FAILURE
 
 

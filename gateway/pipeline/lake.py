@@ -13,15 +13,19 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
+from pyarrow import fs
 
 from gateway.errors import PipelineError, UsageError
 from gateway.pipeline.lake_sql import Snapshot
@@ -36,6 +40,9 @@ _APPLICATION: Final = "stomp-gateway"
 _REFUSED: Final = "[]%\\"
 """Characters that delta-rs does not take in a path."""
 
+_LONGEST_BOUND: Final = 64
+"""Characters of a text that is kept as the lowest or highest one of a file."""
+
 _DISK_FULL: Final = ("No space left on device", "Disk quota exceeded", "File too large")
 _NO_PERMISSION: Final = ("Permission denied", "Operation not permitted", "Read-only file system")
 
@@ -45,18 +52,50 @@ _ATTEMPTS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file in a table's directory: its path there, size, time of modification in ms, rows and partition."""
+    """A Parquet file in a table's directory: its path there, size, time of modification in ms, rows and partition.
+
+    ``statistics`` are those of Delta's log: the lowest and highest value and the number of nulls of columns.
+    """
 
     path: str
     size: int
     modified: int
     rows: int
     partition: Mapping[str, str]
+    statistics: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     def as_action(self) -> AddAction:
         """What adds it to the table."""
-        stats = json.dumps({"numRecords": self.rows})
+        stats = json.dumps({"numRecords": self.rows, **self.statistics}, ensure_ascii=False)
         return AddAction(quote(self.path, safe="/="), self.size, self.partition, self.modified, True, stats)
+
+
+def _statistics(file: pq.FileMetaData) -> dict[str, dict[str, object]]:
+    """What a file's footer says of its columns, in the form of Delta's log: readers skip files by it.
+
+    Columns without bounds in each row group, those of maps and lists, and long texts are left out.
+    """
+    lowest, highest, nulls = dict[str, Any](), dict[str, Any](), dict[str, int]()
+    columns = [file.row_group(0).column(place).path_in_schema for place in range(file.num_columns)]
+    for place, name in enumerate(columns):
+        found = [file.row_group(group).column(place).statistics for group in range(file.num_row_groups)]
+        if "." in name or any(each is None or not each.has_null_count for each in found):
+            continue
+        nulls[name] = sum(each.null_count for each in found)
+        some = [each for each in found if each.num_values]
+        if some and all(each.has_min_max for each in some):
+            bounds = min(each.min for each in some), max(each.max for each in some)
+            if all(map(_is_short, bounds)):
+                lowest[name], highest[name] = map(_as_json, bounds)
+    return {"minValues": lowest, "maxValues": highest, "nullCount": nulls}
+
+
+def _is_short(bound: object) -> bool:
+    return isinstance(bound, (int, datetime)) or (isinstance(bound, str) and len(bound) <= _LONGEST_BOUND)
+
+
+def _as_json(bound: object) -> object:
+    return f"{bound:%Y-%m-%dT%H:%M:%S.%fZ}" if isinstance(bound, datetime) else bound
 
 
 def location(text: str) -> str:
@@ -166,6 +205,26 @@ class Lake:
         Raises PipelineError if the query is wrong or the lake cannot be read.
         """
         return self.snapshot(query).sql(query)
+
+    def written_files(self, table: str, directory: str) -> list[DataFile]:
+        """The files below ``data/<directory>`` of a table that have rows, whether or not a commit names them.
+
+        Their footers are read, so that no job has to count rows; a batch has a file for each task, day and level.
+        """
+        with self.explained():
+            storage = fs.PyFileSystem(DeltaStorageHandler(self.table_url(table), self._storage_options))
+            below = fs.FileSelector(f"data/{directory}", allow_not_found=True, recursive=True)
+            found = []
+            for each in sorted(storage.get_file_info(below), key=lambda info: info.path):
+                if each.is_file and each.base_name.endswith(".parquet"):
+                    footer = pq.read_metadata(each.path, filesystem=storage)
+                    if footer.num_rows:
+                        partition = dict(part.split("=", 1) for part in each.path.split("/")[2:-1])
+                        modified = each.mtime_ns // 1_000_000
+                        found.append(
+                            DataFile(each.path, each.size, modified, footer.num_rows, partition, _statistics(footer))
+                        )
+        return found
 
     # ------------------------------------------------------------ batches
 

@@ -24,9 +24,9 @@ class Progress:
         self._bad = 0
         self._batches = 0
 
-    def start(self, journals: Sequence[str], lake: str, waiting: int | None) -> None:
-        """Print the places, and how many segments are waiting, if that is known."""
-        what = "" if waiting is None else f": {_counted(waiting, 'segment') if waiting else 'no segments'} waiting"
+    def start(self, journals: Sequence[str], lake: str, waiting: int) -> None:
+        """Print the places, and how many segments are waiting."""
+        what = f": {_counted(waiting, 'segment') if waiting else 'no segments'} waiting"
         self.say(f"journal{'s'[: len(journals) != 1]} {', '.join(journals)}, lake {lake}{what}")
 
     def batch(self, batch: IngestedBatch, *, seconds: float) -> None:

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from gateway.journal.schema import EVENT_WORDS, MESSAGE_EVENTS, VERSION
-from gateway.pipeline.lake import DataFile, Lake
+from gateway.pipeline.lake import Lake
 from gateway.pipeline.table_schemas import COLUMNS, partitions_of, schema_of
 
 _TEMPLATES: Final = Environment(
@@ -75,33 +74,6 @@ def write_files(rows: DataFrame, lake: Lake, table: str, directory: str) -> None
 def read_files(spark: SparkSession, lake: Lake, table: str, directory: str) -> DataFrame:
     """The rows that `write_files` has written."""
     return spark.read.schema(COLUMNS[table]).parquet(to_read(_place(lake, table, directory)))
-
-
-def list_files(spark: SparkSession, lake: Lake, directory: str, tables: Collection[str]) -> dict[str, list[DataFile]]:
-    """The files that `write_files` has written into this directory of some tables; those without rows are left out."""
-    if not tables:
-        return {}
-    reader = spark.read.schema("none int").option("recursiveFileLookup", "true")  # the rows are counted, not read
-    try:
-        # No pattern over the lake, since Hadoop's patterns take a colon in the name of any directory for a URL's.
-        rows = reader.parquet(*(to_read(_place(lake, table, directory)) for table in tables))
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
-            raise
-        if len(tables) == 1:
-            return {}
-        # One of them has no such directory. Which one, Spark tells only of each alone.
-        return {table: files for each in tables for table, files in list_files(spark, lake, directory, [each]).items()}
-    found: dict[str, list[DataFile]] = {}
-    modified_ms = F.unix_millis("_metadata.file_modification_time")
-    for path, size, modified, count in (
-        rows.groupBy("_metadata.file_path", "_metadata.file_size", modified_ms).count().collect()
-    ):
-        place, _, below = path.rpartition(f"/data/{directory}/")
-        partition = dict(part.split("=", 1) for part in below.split("/")[:-1])
-        file = DataFile(f"data/{directory}/{below}", size, modified, count, partition)
-        found.setdefault(place.rpartition("/")[2], []).append(file)
-    return found
 
 
 def _place(lake: Lake, table: str, directory: str) -> str:

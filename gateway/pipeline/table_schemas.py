@@ -51,6 +51,15 @@ which it was begun. ``directory`` is where the batch's files are, in each of `BA
 rows of ``rollup_10s`` they have.
 """
 
+SEGMENTS_ASIDE: Final = (
+    "name string, node string, boot string, path string, bytes bigint, written timestamp, reason string, "
+    "seen timestamp, d string"
+)
+"""Segments that an ingest put aside, and why: they are not read again until they change.
+
+``bytes`` and ``written`` tell whether they have. A segment that is in ``segments`` is no longer aside.
+"""
+
 DELETED_LINES: Final = (
     "file string, boot string, lines bigint, first bigint, last bigint, sum1 bigint, sum2 bigint, sum3 bigint, d string"
 )
@@ -110,7 +119,10 @@ COMPUTED_TABLES: Final = {
 }
 """Tables that are computed from `BATCH_TABLES`, day by day; ``durable_subs`` as a whole."""
 
-COLUMNS: Final = {**BATCH_TABLES, "segments": SEGMENTS, "deleted_lines": DELETED_LINES, **COMPUTED_TABLES}
+COLUMNS: Final = {
+    **BATCH_TABLES, "segments": SEGMENTS, "segments_aside": SEGMENTS_ASIDE, "deleted_lines": DELETED_LINES,
+    **COMPUTED_TABLES,
+}  # fmt: skip
 """Every table of a lake, as a schema that Spark reads."""
 
 

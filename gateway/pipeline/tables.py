@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from gateway.pipeline.lake import Lake
-from gateway.pipeline.spark_tables import computed, list_files, read_table, write_files
+from gateway.pipeline.spark_tables import computed, read_table, write_files
 from gateway.pipeline.table_schemas import COMPUTED_TABLES, partitions_of, schema_of
 
 IDLE_AFTER: Final = 86_400.0
@@ -129,8 +129,8 @@ class _Refresh:
         self._written[table] = days
 
     def commit(self) -> None:
-        """Commit what is written: one look at all files, since each is a job of Spark."""
-        files = list_files(self._spark, self._lake, self._directory, self._written)
+        """Commit what is written."""
         for table, days in self._written.items():
-            self._lake.commit_files(table, files.get(table, []), self._batch, days=days)
+            files = self._lake.written_files(table, self._directory)
+            self._lake.commit_files(table, files, self._batch, days=days)
         self._written, self._directory = {}, self._fresh_directory()

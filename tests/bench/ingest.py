@@ -196,21 +196,19 @@ def _wall(cost: Cost) -> float:
 
 
 def _warm(spark: SparkSession, base: Path, lines: int) -> tuple[Cost, Cost]:
-    from gateway.pipeline.batches import OfferedSegment, add_lines, lines_of_segments  # noqa: PLC0415
-    from gateway.pipeline.journal_segments import lines_of  # noqa: PLC0415
+    from gateway.pipeline.batches import add_segments, lines_of  # noqa: PLC0415
     from gateway.pipeline.lake import Lake  # noqa: PLC0415
     from gateway.pipeline.spark_tables import computed, write_files  # noqa: PLC0415
+    from gateway.pipeline.stored_segments import stored_segments  # noqa: PLC0415
 
     lake = Lake(base / f"warm{time.monotonic_ns()}")
-    frame = lines_of(spark.read.option("lineSep", "\n").text(str(base / "journal" / "d=*")))
-    offered = frame.groupBy("path", "file", "bytes").count().collect()
+    segments = list(stored_segments(base / "journal"))
 
     def make_events() -> None:
-        named = lines_of_segments(frame, [OfferedSegment(*row) for row in offered])
-        write_files(computed("events", lines=named), lake, "events", "bench")
+        write_files(computed("events", lines=lines_of(spark, segments)), lake, "events", "bench")
 
     events = _timed(_EVENTS, lines, make_events)
-    return _timed(_WARM, lines, lambda: add_lines(lake, frame)), events
+    return _timed(_WARM, lines, lambda: add_segments(spark, lake, segments)), events
 
 
 def _duckdb(journal: Path) -> None:

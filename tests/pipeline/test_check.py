@@ -4,6 +4,7 @@ import io
 import json
 import os
 import shutil
+import time
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -275,6 +276,14 @@ def test_a_segment_that_changed_after_its_ingest_is_wrong(whole: Site) -> None:
     with whole.segments[4].open("ab") as file:
         file.write(b"{}\n")
     assert f"{whole.segments[4].name}: 101 lines, 100 when ingested" in whole.wrong(journal=True)
+
+
+def test_a_segment_that_waits_for_hours_is_wrong(site: Site) -> None:
+    site.maker.ingest(site.segments[:-1])
+    waiting = site.segments[-1]
+    os.utime(waiting, (time.time() - 7 * 3600,) * 2)
+    assert f"1 segments wait for hours: {waiting.name}\n" in site.wrong(journal=True)
+    assert check(site.lake, [site.journal], io.StringIO(), overdue=8 * 3600)
 
 
 def test_what_else_lies_in_a_journal_is_told(whole: Site) -> None:
