@@ -68,7 +68,7 @@ example:
 
 _SQL = """\
 Answer an SQL query over the tables of the lake, in DataFusion's dialect, which is close to PostgreSQL's. It needs
-neither Spark nor Java. A table that is not there yet is empty.
+neither Spark nor Java. A table that is not there yet is empty. A query whose plan does not only read is refused.
 """
 
 _SQL_EPILOG = """\
@@ -76,7 +76,7 @@ examples:
   stomp-gateway pipeline sql --lake lake "select vhost, sum(sent) from dest_hour group by vhost"
   stomp-gateway pipeline sql --lake lake --format csv "select * from sessions" > sessions.csv
 
-""" + _EXIT_CODES.format("it printed the answer", "the query is wrong, or the lake cannot be read")  # noqa: S608
+""" + _EXIT_CODES.format("it printed the answer", "the query is wrong or too slow, or the lake cannot be read")
 
 _UPGRADE = """\
 Take over a lake of Parquet files that an older release has made. The lake of Delta tables takes its place, and the old
@@ -123,6 +123,9 @@ def add_lake_commands(commands: Commands, checked: Callable[[Run], Run]) -> None
         "--format", choices=("table", "csv", "json"), default="table",
         help="how to print it; json is one object per line (default: table, of the first 1,000 rows)",
     )  # fmt: skip
+    sql.add_argument(
+        "--timeout", type=duration, metavar="TIME", help="give up after this long: 30s or 5m (default: never)"
+    )
     upgrade = add_command(
         commands, "upgrade", checked(_upgrade), help="take over a lake of an older release",
         description=_UPGRADE, epilog=_UPGRADE_EPILOG,
@@ -198,7 +201,7 @@ def _sql(options: argparse.Namespace) -> ExitCode:
     from gateway.pipeline.lake import Lake  # noqa: PLC0415
     from gateway.pipeline.query_output import print_query  # noqa: PLC0415
 
-    print_query(Lake(options.lake), options.query, options.format, sys.stdout)
+    print_query(Lake(options.lake), options.query, options.format, sys.stdout, timeout=options.timeout)
     return ExitCode.OK
 
 
