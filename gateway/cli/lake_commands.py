@@ -76,7 +76,7 @@ examples:
   stomp-gateway pipeline sql --lake lake "select vhost, sum(sent) from dest_hour group by vhost"
   stomp-gateway pipeline sql --lake lake --format csv "select * from sessions" > sessions.csv
 
-""" + _EXIT_CODES.format("it printed the answer", "the query is wrong or too slow, or the lake cannot be read")
+""" + _EXIT_CODES.format("it printed the answer", "the query is wrong or too slow, or the lake cannot be read")  # noqa: S608
 
 _UPGRADE = """\
 Take over a lake of Parquet files that an older release has made. The lake of Delta tables takes its place, and the old

@@ -616,6 +616,29 @@ class TestWhatStandsOut:
         assert "newest line" not in said(now, lag=1860)
         assert "newest line" not in said(now, lag=60, end=START + timedelta(minutes=20))
 
+    def test_one_node_is_silent_and_others_live(self, rows: Rows, said: Said) -> None:
+        """A line that is dated ahead, and nodes that live, hide nothing; a node that has closed is not expected."""
+        now = START + timedelta(hours=3)
+        for node, newest, ingested in (
+            ("lives", now - timedelta(minutes=5), now - timedelta(minutes=1)),
+            ("silent", START, START + timedelta(minutes=1)),
+            ("ahead", START + timedelta(days=400), START + timedelta(minutes=1)),
+            ("closed", START, START + timedelta(minutes=1)),
+            ("gone", START - timedelta(days=7, hours=22), START),
+        ):
+            rows.add("segments", newest, node=node, impl="gateway", newest=newest, ingested=ingested, d="2026-11-21")
+            rows.boot(newest, newest, node=node, boot=node, closed=node == "closed")
+        text = said(now)
+        assert "! silent has written no line for 3 h, and has not closed its journal" in text
+        assert "! ahead has written no line for 2 h 59 min" in text
+        assert text.count("has written no line") == 2
+        assert "! The clock of ahead is 399 d 23 h ahead" in text
+        assert text.count("ahead:") == 1
+        assert "newest line" not in text
+        late = said(now + timedelta(hours=2))
+        assert "! The newest line in the lake is 2 h" in late
+        assert "has written no line" not in late
+
     def test_the_busiest_second_where_messages_have_lines(self, rows: Rows, said: Said) -> None:
         for second, sent in ((0, 100), (10, 90), (20, 10)):
             rows.event(START + timedelta(seconds=second), "send", sent)
@@ -663,7 +686,8 @@ class TestForPrograms:
         assert f"stomp_lake_newest_line_timestamp_seconds {START.timestamp() + 10!r}" in lines
         assert f"stomp_lake_report_timestamp_seconds {START.timestamp() + 3 * 3600!r}" in lines
         assert "stomp_lake_peak_messages_per_second 50.0" in lines
-        assert re.fullmatch(r"(# HELP \w+ .+\n# TYPE \w+ gauge\n(\w+(\{rule=\"[a-z-]+\"\})? [\d.e+-]+\n)+)+", text)
+        assert 'stomp_lake_findings{rule="node-silent"} 0' in lines
+        assert re.fullmatch(r"(# HELP \w+ .+\n# TYPE \w+ gauge\n(\w+(\{rule=\"[a-z-]+\"\})? [\d.e+-]+\n)*)+", text)
         alert = written(lake, tmp_path, START, form="prometheus", peak=49)
         assert 'stomp_lake_findings{rule="peak"} 1' in alert.splitlines()
 

@@ -44,6 +44,15 @@ WHERE d IN ('{{ first_day }}', '{{ last_day }}'){% endmacro %}
 {% macro known_boots() %}
 SELECT {{ us("min(first_ts)") }} AS first, {{ us("max(last_ts)") }} AS last FROM boots{% endmacro %}
 
+{# The newest line of each node, of those that wrote in a week: a node that is silent for longer counts as gone. A time that is
+ahead of the ingest's clock counts as that of the ingest, so that a wrong clock hides nothing; `ahead` is by how much. #}
+{% macro fresh_nodes(now) %}
+SELECT node, impl, max(least({{ us("newest") }}, {{ us("ingested") }})) AS last,
+       max({{ us("newest") }} - {{ us("ingested") }}) FILTER (WHERE {{ us("ingested") }} > {{ now - 86_400_000_000 }}) AS ahead
+FROM segments WHERE newest IS NOT NULL AND d >= '{{ (now - 8 * 86_400_000_000) | day }}' GROUP BY node, impl{% endmacro %}
+{% macro newest_of_nodes(now) %}
+SELECT max(last) AS last FROM ({{ fresh_nodes(now) }}){% endmacro %}
+
 {# What other questions ask: views of the tables within the span #}
 
 {% macro views() %}
@@ -222,6 +231,19 @@ ORDER BY c.n DESC, c.code{% endmacro %}
 {% set age = none if newest is none else now - newest %}
 SELECT {{ "cast(NULL AS bigint)" if age is none else age // 1_000_000 }} AS lag_seconds
 WHERE {{ lag is not none and (age is none or age > lag) }}{% endmacro %}
+
+{# A node whose last boot has closed is not expected to write. While the whole lake is late, that is said once. #}
+{% macro node_silent() %}
+SELECT f.node, f.impl, last, ({{ now }} - last) / 1000000 AS lag_seconds, count(*) OVER () AS in_all
+FROM ({{ fresh_nodes(now) }}) f
+WHERE {{ lag is not none and newest is not none and now - newest <= lag }}
+      AND {{ now }} - last BETWEEN {{ (lag or 0) + 1 }} AND {{ 7 * 86_400_000_000 }}
+      AND (node, impl) NOT IN (SELECT (node, impl) FROM all_runs WHERE closed AND NOT followed)
+ORDER BY last, node LIMIT {{ most_found }}{% endmacro %}
+{% macro clock_ahead() %}
+SELECT node, impl, ahead / 1000000 AS ahead_seconds, count(*) OVER () AS in_all
+FROM ({{ fresh_nodes(now) }}) WHERE ahead > 300000000 ORDER BY ahead DESC, node LIMIT {{ most_found }}{% endmacro %}
+{% macro newest_by_node() %}SELECT * FROM ({{ fresh_nodes(now) }}) ORDER BY impl, node{% endmacro %}
 
 {% macro runs_that(where) %}
 SELECT node, impl, boot, first, last, dropped, count(*) OVER () AS in_all
