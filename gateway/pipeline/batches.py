@@ -275,6 +275,7 @@ def _row(segment: StoredSegment, lines: int, found: Row | None) -> dict[str, obj
         "bytes": segment.size,
         "newest": seen.get("newest"),  # microseconds
         "days": sorted(seen.get("days", ())),
+        "hours": sorted(seen.get("hours", ())),
         "session_days": sorted({*seen.get("earliest_sessions", ()), *seen.get("latest_sessions", ())}),
         "d": segment.day,
     }

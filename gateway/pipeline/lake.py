@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -43,8 +44,13 @@ _REFUSED: Final = "[]%\\"
 _LONGEST_BOUND: Final = 64
 """Characters of a text that is kept as the lowest or highest one of a file."""
 
+_HOUR: Final = re.compile(r"/h=(\d\d)/")
+"""The hour in the path of a file of `HOURLY_TABLES`."""
+
+_WAITS: Final = "Nothing is lost or counted twice: what was done stays, and the rest waits."
 _DISK_FULL: Final = ("No space left on device", "Disk quota exceeded", "File too large")
-_NO_PERMISSION: Final = ("Permission denied", "Operation not permitted", "Read-only file system")
+_READ_ONLY: Final = "Read-only file system"
+_NO_PERMISSION: Final = ("Permission denied", "Operation not permitted", "Mkdirs failed to create")
 
 _ATTEMPTS: Final = 50
 """How often a commit is tried. Each failure means that another commit succeeded."""
@@ -68,6 +74,23 @@ class DataFile:
         """What adds it to the table."""
         stats = json.dumps({"numRecords": self.rows, **self.statistics}, ensure_ascii=False)
         return AddAction(quote(self.path, safe="/="), self.size, self.partition, self.modified, True, stats)
+
+
+def _files_of(table: DeltaTable) -> Iterator[tuple[str, str, str | None, int]]:
+    """The path, day, hour and size of each file of one of `HOURLY_TABLES`; the hour is None if it has a whole day."""
+    found = pa.table(table.get_add_actions(flatten=True))
+    for path, day, size in zip(
+        *(found[name].to_pylist() for name in ("path", "partition.d", "size_bytes")), strict=True
+    ):
+        hour = _HOUR.search(path)
+        yield path, day, f"{day}T{hour[1]}" if hour else None, size
+
+
+def _removed_hours(table: DeltaTable, hours: Collection[str]) -> Iterator[RemoveAction]:
+    days, now = {hour[:10] for hour in hours}, time.time_ns() // 1_000_000
+    for path, day, hour, size in _files_of(table):
+        if hour in hours or (hour is None and day in days):
+            yield RemoveAction(path, True, now, size, {"d": day})
 
 
 def _statistics(file: pq.FileMetaData) -> dict[str, dict[str, object]]:
@@ -219,7 +242,8 @@ class Lake:
                 if each.is_file and each.base_name.endswith(".parquet"):
                     footer = pq.read_metadata(each.path, filesystem=storage)
                     if footer.num_rows:
-                        partition = dict(part.split("=", 1) for part in each.path.split("/")[2:-1])
+                        parts = dict(part.split("=", 1) for part in each.path.split("/")[2:-1])
+                        partition = {name: parts[name] for name in partitions_of(table)}
                         modified = each.mtime_ns // 1_000_000
                         found.append(
                             DataFile(each.path, each.size, modified, footer.num_rows, partition, _statistics(footer))
@@ -248,13 +272,25 @@ class Lake:
         rows = self.sql(query)
         return [(row["batch"], row["directory"]) for row in rows.to_pylist()]
 
-    def commit_files(
-        self, table: str, files: Sequence[DataFile], batch: int, *, days: Collection[str] | None = None
-    ) -> bool:
-        """Add files to a table in one step, as a batch's; with ``days`` in place of those days' files.
+    def whole_days(self, table: str) -> set[str]:
+        """The days of which one of `HOURLY_TABLES` has a file with all hours."""
+        found = self.table(table)
+        return set() if found is None else {day for _, day, hour, _ in _files_of(found) if hour is None}
 
-        A table without days is replaced as a whole by ``days=()``. Returns whether it did; False if the table has this
-        batch, or a later one, already.
+    def commit_files(
+        self,
+        table: str,
+        files: Sequence[DataFile],
+        batch: int,
+        *,
+        days: Collection[str] | None = None,
+        hours: Collection[str] | None = None,
+    ) -> bool:
+        """Add files to a table in one step, as a batch's; with ``days`` or ``hours`` in place of theirs.
+
+        A table without days is replaced as a whole by ``days=()``. Hours are those of `HOURLY_TABLES`, such as
+        2026-11-21T05; a file with all hours of a day is replaced with any of them. Returns whether it did; False if the
+        table has this batch, or a later one, already.
         """
         schema, partitions = Schema.from_arrow(schema_of(table)), partitions_of(table)
         actions: list[AddAction | RemoveAction] = [file.as_action() for file in files]
@@ -262,7 +298,10 @@ class Lake:
         replaced = [("d", "in", sorted(days))] if days is not None and partitions else None
 
         def commit(delta: DeltaTable, properties: CommitProperties) -> None:
-            delta.create_write_transaction(actions, mode, schema, partitions, replaced, commit_properties=properties)
+            removed = [] if hours is None else _removed_hours(delta, hours)
+            delta.create_write_transaction(
+                [*actions, *removed], mode, schema, partitions, replaced, commit_properties=properties
+            )
 
         return self._commit(table, batch, commit)
 
@@ -318,12 +357,11 @@ class Lake:
 def known_trouble(text: str, place: object) -> str | None:
     """What to say about the text of an error that has a common cause, in a place."""
     if any(words in text for words in _DISK_FULL):
-        return (
-            f"no space is left for {place}. Make room and run the same command again: it goes on where this one ended, "
-            "and nothing is counted twice."
-        )
+        return f"no space is left for {place}. {_WAITS} Make room and run the same command again."
+    if _READ_ONLY in text:
+        return f"{place} is on a read-only file system. {_WAITS} Mount it for writing and run the same command again."
     if any(words in text for words in _NO_PERMISSION):
-        return f"no permission to write or read {place}. Run as a user with permission, or give another directory."
+        return f"no permission to write or read {place}. {_WAITS} Run as another user, or give another directory."
     return None
 
 

@@ -48,6 +48,8 @@ _DEFAULTS: Final = {
 _AT_START: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 _QUICK_START: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Only Java's first compiler: a third of the start is saved, and code that runs for long is three times as slow."""
+_MARKS: Final = re.compile(r"^(?:[\w.]+(?:Exception|Error): )*(?:\[[A-Z0-9_.]+\] )?|\s*SQLSTATE: \w{5}$")
+"""Java's class, Spark's name of an error and SQL's: for programs, not for people."""
 _JAVA_OPTIONS: Final = frozenset({"spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"})
 
 
@@ -160,7 +162,8 @@ def first_line(error: BaseException) -> str:
         text = ""
     if isinstance(error, Py4JJavaError):
         text = text.partition("\n: ")[2]
-    return (text.strip() or type(error).__name__).splitlines()[0][:300]
+    line = (text.strip() or type(error).__name__).splitlines()[0]
+    return (_MARKS.sub("", line).strip() or type(error).__name__)[:300]
 
 
 def _require_java() -> None:

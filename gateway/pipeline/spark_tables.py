@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from gateway.journal.schema import EVENT_WORDS, MESSAGE_EVENTS, VERSION
 from gateway.pipeline.lake import Lake
-from gateway.pipeline.table_schemas import COLUMNS, partitions_of, schema_of
+from gateway.pipeline.table_schemas import COLUMNS, HOURLY_TABLES, partitions_of, schema_of
 
 _TEMPLATES: Final = Environment(
     loader=FileSystemLoader(Path(__file__).parent), autoescape=select_autoescape(()), undefined=StrictUndefined,
@@ -65,10 +65,16 @@ def read_table(
 
 
 def write_files(rows: DataFrame, lake: Lake, table: str, directory: str) -> None:
-    """Write rows, which have at least the table's columns, into a directory of the table."""
+    """Write rows, which have at least the table's columns, into a directory of the table.
+
+    A file of one of `HOURLY_TABLES` has rows of one hour.
+    """
     plain = {f"parquet.enable.dictionary#{column}": "false" for column in _HIGH_CARDINALITY.get(table, ())}
-    writer = rows.select(*schema_of(table).names).write.option("compression", "zstd").options(**plain)
-    writer.partitionBy(*partitions_of(table)).parquet(hadoop_path(_place(lake, table, directory)))
+    time = "ts10" if table == "traffic_10s" else "hour"
+    by_hour = {"h": F.date_format(time, "HH")} if table in HOURLY_TABLES else {}
+    rows = rows.select(*schema_of(table).names).withColumns(by_hour)
+    writer = rows.write.option("compression", "zstd").options(**plain).partitionBy(*partitions_of(table), *by_hour)
+    writer.parquet(hadoop_path(_place(lake, table, directory)))
 
 
 def read_files(spark: SparkSession, lake: Lake, table: str, directory: str) -> DataFrame:

@@ -266,6 +266,35 @@ def test_what_the_plan_says_of_a_segment(spark: SparkSession, tmp_path: Path) ->
     assert row["newest"].timestamp() * 1_000_000 == START + DAY
 
 
+@pytest.mark.usefixtures("no_tables")
+def test_readers_skip_files_by_time_and_destination(spark: SparkSession, tmp_path: Path) -> None:
+    """The lowest and highest values in Delta's log are those of the rows: also before `compact`."""
+    for number, hour in enumerate((0, 5)):
+        start = START + hour * 3600 * 1_000_000
+        who = {"c": 1, "vh": "/", "u": "app", "d": f"/queue/{hour}", "dk": "queue"}
+        lines = [{"e": "send", "t": start + second * 1_000_001, **who, "m": second} for second in range(3)]
+        write_segment(tmp_path / "journal", lines, boot=f"{number:016x}", start=start)
+        run(spark, tmp_path)
+    lake = Lake(tmp_path / "lake")
+    table = lake.table("events")
+    assert table is not None
+    log = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    for each in log:
+        rows = lake.sql(f"select * from events where level = '{each['partition.level']}'").to_pylist()  # noqa: S608
+        own = [row for row in rows if row["boot"] == each["min.boot"]]
+        for column in ("ts", "seq", "destination", "login", "file", "msg_no"):
+            values = [row[column] for row in own if row[column] is not None]
+            assert each[f"min.{column}"] == min(values, default=None), column
+            assert each[f"max.{column}"] == max(values, default=None), column
+            assert each[f"null_count.{column}"] == len(own) - len(values)
+    assert len(log) == 4
+    for where in ("destination = '/queue/5'", "ts > timestamp '2026-11-21T04:00:00Z'"):
+        query = f"explain analyze select seq from events where level = 'message' and {where}"  # noqa: S608
+        plan = str(lake.sql(query).to_pylist())
+        assert "-1 total" not in plan
+        assert plan.count(".parquet") == 1, plan
+
+
 def test_tables_are_computed_for_batches_that_are_not_in_them(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
