@@ -149,7 +149,7 @@ GROUP BY r.node, r.impl ORDER BY last, node LIMIT {{ most_rows }}{% endmacro %}
 {# The last 24 hours of the span, those before, and those a week before, whether or not the span has them. #}
 {% macro days_compared() %}
 {% set day, end = 86_400_000_000, span.end %}
-SELECT CASE period WHEN 0 THEN 'The last 24 hours' WHEN 1 THEN 'The 24 hours before' ELSE 'A week before' END AS period,
+SELECT CASE period WHEN 0 THEN 'The last 24 hours' WHEN 1 THEN 'The 24 hours before' ELSE 'A week before' END AS time,
        {{ n_of("send") }} AS sent, {{ n_of("deliver") }} AS delivered, {{ n_of("ack") }} AS acked,
        coalesce(sum(n) FILTER (WHERE event = 'deliver' AND code = 'redelivered'), 0) AS redelivered,
        {{ n_of("error") }} AS errors, {{ n_of("connect") }} AS sessions
@@ -202,7 +202,7 @@ FROM placed GROUP BY least(place, 16) ORDER BY min(place){% endmacro %}
 WITH heard AS (
     SELECT vhost AS of_vhost, destination AS name, coalesce(sum(messages) FILTER (WHERE subscribed IS NOT NULL), 0) AS heard
     FROM flows_hour WHERE {{ during("hour", 3_600_000_000) }} GROUP BY vhost, destination)
-SELECT d.*, CASE WHEN sent = 0 OR delivered > 0 OR heard IS NULL THEN '' WHEN heard > 0 THEN 'delivered to wildcards'
+SELECT d.*, CASE WHEN sent = 0 OR delivered > 0 OR heard IS NULL THEN NULL WHEN heard > 0 THEN 'delivered to wildcards'
                  WHEN dest_kind IN ('topic', 'exchange') THEN 'nobody subscribed here' ELSE 'nobody consumed here' END AS remark,
        count(*) OVER () AS in_all
 FROM destinations d LEFT JOIN heard ON destination = name AND vhost IS NOT DISTINCT FROM of_vhost
