@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.cli.commands import add_command
-from gateway.cli.option_types import duration
+from gateway.cli.option_types import duration, moment
 from gateway.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -109,6 +109,10 @@ def add_lake_commands(commands: Commands, checked: Callable[[Run], Run]) -> None
         "--overdue", type=duration, default="6h", metavar="TIME",
         help="with --journal: a finished segment that waits for longer is wrong (default: 6h)",
     )  # fmt: skip
+    check.add_argument(
+        "--since", type=moment, metavar="DAY",
+        help="check lines and roll-up only of segments that were begun on this day (2026-11-21) or later",
+    )  # fmt: skip
     check.add_argument("--quiet", action="store_true", help="print only what is wrong")
     compact = add_command(
         commands, "compact", checked(_compact), help="merge small files", description=_COMPACT, epilog=_COMPACT_EPILOG
@@ -170,7 +174,10 @@ def _check(options: argparse.Namespace) -> ExitCode:
     from gateway.pipeline.check import check  # noqa: PLC0415
     from gateway.pipeline.lake import Lake  # noqa: PLC0415
 
-    complete = check(Lake(options.lake), options.journal, sys.stdout, quiet=options.quiet, overdue=options.overdue)
+    since = f"{options.since:%Y-%m-%d}" if options.since else ""
+    complete = check(
+        Lake(options.lake), options.journal, sys.stdout, quiet=options.quiet, overdue=options.overdue, since=since
+    )
     return ExitCode.OK if complete else ExitCode.FAILURE
 
 

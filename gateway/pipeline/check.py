@@ -25,13 +25,19 @@ select boot, max(node) node, sum(dropped) dropped, bool_or(closed) closed from b
 
 
 def check(
-    lake: Lake, journals: Sequence[Path | str], out: TextIO, *, quiet: bool = False, overdue: float = OVERDUE
+    lake: Lake,
+    journals: Sequence[Path | str],
+    out: TextIO,
+    *,
+    quiet: bool = False,
+    overdue: float = OVERDUE,
+    since: str = "",
 ) -> bool:
     """Print whether a lake is complete, and what to do if it is not. If `quiet`, print only what is wrong.
 
     The segments of `journals`, directories or URLs, are compared too; those that wait for more than `overdue` seconds
-    are wrong. Returns True if nothing is missing, aside, duplicated or unreadable. Raises PipelineError if there is no
-    lake or no journal.
+    are wrong. With `since`, a day, lines and roll-up of segments that were begun before it are not read. Returns True
+    if nothing is missing, aside, duplicated or unreadable. Raises PipelineError if there is no lake or no journal.
     """
     lake.must_exist()
     output = CheckOutput(out, quiet=quiet)
@@ -40,9 +46,9 @@ def check(
     try:
         if check_files(snapshot, output):
             check_batches(lake, snapshot, applied, output)
-            LineChecker(snapshot, applied, output).check()
+            LineChecker(snapshot, applied, output, since).check()
             _note_boots(snapshot, output)
-            check_rollup(snapshot, applied, output)
+            check_rollup(snapshot, applied, output, since)
             check_computed(snapshot, applied, output)
         check_journals(snapshot, journals, check_aside(snapshot, output), overdue, output)
     except SqlError as error:

@@ -98,7 +98,7 @@ def test_a_whole_lake_is_complete(whole: Site) -> None:
     assert "ok       2 of 2 boots have all their numbers, each once" in text
     assert f"ok       {len(whole.segments)} segments of the journal have as many lines" in text
     assert "ok       the roll-up of 2 days has the same totals as the events" in text
-    assert "ok       computed tables: all 11 have the last batch" in text
+    assert "ok       computed tables: all 12 have the last batch" in text
     assert "1 boots did not close: boot " in text
     assert "(node2)" in text
     assert "512 events, or 250 ms" in text
@@ -276,6 +276,26 @@ def test_a_segment_that_changed_after_its_ingest_is_wrong(whole: Site) -> None:
     with whole.segments[4].open("ab") as file:
         file.write(b"{}\n")
     assert f"{whole.segments[4].name}: 101 lines, 100 when ingested" in whole.wrong(journal=True)
+
+
+def test_since_a_day_only_newer_segments_are_read(whole: Site) -> None:
+    """A boot that began before counts from its first segment of that day."""
+    days = sorted({path.parent.name[2:] for path in whole.segments})
+    assert len(days) > 1
+
+    def checked(since: str) -> bool:
+        return check(whole.lake, [], io.StringIO(), since=since)
+
+    assert checked(days[-1])
+    assert checked(days[0])
+    old = next(path for path in whole.segments if path.parent.name[2:] == days[0])
+    (row,) = whole.lake.sql(f"select max(seq) seq from events where file = '{old.name}'").to_pylist()  # noqa: S608
+    events = whole.lake.table("events")
+    assert events is not None
+    events.delete(f"file = '{old.name}' and seq = {row['seq']}")
+    assert not checked("")
+    assert not checked(days[0])
+    assert checked(days[-1])
 
 
 def test_a_segment_that_waits_for_hours_is_wrong(site: Site) -> None:

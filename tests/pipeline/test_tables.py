@@ -194,7 +194,7 @@ def test_a_late_segment_replaces_only_its_hours(
     for table, files in before.items():
         assert {path.split("/h=")[1][:2] for path in files - {*lake.files(table)}} <= {"03"}, table
         assert {path.split("/h=")[1][:2] for path in {*lake.files(table)} - files} <= {"03"}, table
-        assert len(files) > 3
+        assert len(files) > 1
     assert_right(lake, journal)
 
     whole = lake.sql("select * from dest_hour")
