@@ -282,7 +282,7 @@ def test_readers_skip_files_by_time_and_destination(spark: SparkSession, tmp_pat
     for each in log:
         rows = lake.sql(f"select * from events where level = '{each['partition.level']}'").to_pylist()  # noqa: S608
         own = [row for row in rows if row["boot"] == each["min.boot"]]
-        for column in ("ts", "seq", "destination", "login", "file", "msg_no"):
+        for column in ("ts", "seq", "destination", "login", "msg_no"):
             values = [row[column] for row in own if row[column] is not None]
             assert each[f"min.{column}"] == min(values, default=None), column
             assert each[f"max.{column}"] == max(values, default=None), column
