@@ -43,7 +43,7 @@ class StoredSegment:
     @property
     def day(self) -> str:
         """That of its directory, such as 2026-11-21."""
-        return self.path.rsplit("/", 2)[-2].removeprefix("d=")
+        return self.path.rsplit("/", 2)[-2].partition("=")[2]
 
     def count_lines(self) -> int:
         """Its lines; the last one counts even if it does not end with LF. Raises FileNotFoundError if it is gone."""
@@ -137,9 +137,9 @@ def remove_empty_days(journal: Path | str) -> None:
     """
     # A gateway creates the directory of a day before the first file in it: leave those of yesterday and today alone.
     # In an object store pyarrow would also delete a segment that comes in the moment of the removal.
-    last = f"d={datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}"
+    last = f"{datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}"
     for storage, day, files in _days(journal):
-        if day.base_name < last and not files:
+        if day.base_name.partition("=")[2] < last and not files:
             with suppress(OSError, pa.ArrowException):  # a file has come, or somebody has deleted it
                 if isinstance(storage, fs.LocalFileSystem):
                     os.rmdir(day.path)
@@ -157,7 +157,7 @@ def _days(journal: Path | str) -> Iterator[tuple[fs.FileSystem, fs.FileInfo, lis
     with _explained(f"the journal {place} cannot be read"):
         storage, base = fs.FileSystem.from_uri(place)
         for day in sorted(storage.get_file_info(fs.FileSelector(base)), key=_PATH):
-            if day.type is fs.FileType.Directory and day.base_name.startswith("d="):
+            if day.type is fs.FileType.Directory and day.base_name.startswith(("day=", "d=")):
                 inside = fs.FileSelector(day.path, allow_not_found=True)  # somebody may delete it meanwhile
                 yield storage, day, sorted(storage.get_file_info(inside), key=_PATH)
 
