@@ -234,6 +234,8 @@ class Lake:
 
         Their footers are read, so that no job has to count rows; a batch has a file for each task, day and level.
         """
+        if not self.is_remote and not Path(self.table_url(table), "data", directory).is_dir():
+            return []  # delta-rs would miss the table's directory, too
         with self.explained():
             storage = fs.PyFileSystem(DeltaStorageHandler(self.table_url(table), self._storage_options))
             below = fs.FileSelector(f"data/{directory}", allow_not_found=True, recursive=True)

@@ -72,7 +72,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def segments(directory: Path) -> list[Path]:
-    return sorted(directory.glob(f"day=*/{PATTERN}"))
+    return sorted(directory.glob(f"d*=*/{PATTERN}"))
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:
@@ -93,6 +93,7 @@ def test_every_line_has_the_next_number_over_all_segments(tmp_path: Path, clock:
         assert name is not None
         assert (first["e"], first["v"], first["boot"], first["seg"]) == ("open", 1, writer.boot, name.number)
     assert len(segments(tmp_path)) == 4
+    assert {path.parent.name[:4] for path in segments(tmp_path)} == {"day="}
 
 
 def test_a_segment_is_finished_when_it_is_old_even_if_nothing_more_comes(tmp_path: Path, clock: ManualClock) -> None:
