@@ -48,8 +48,8 @@ _DEFAULTS: Final = {
 _AT_START: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 _QUICK_START: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Only Java's first compiler: a third of the start is saved, and code that runs for long is three times as slow."""
-_MARKS: Final = re.compile(r"^(?:[\w.]+(?:Exception|Error): )*(?:\[[A-Z0-9_.]+\] )?|\s*SQLSTATE: \w{5}$")
-"""Java's class, Spark's name of an error and SQL's: for programs, not for people."""
+_MARKS: Final = re.compile(r"^(?:[\w.$]+: )*\[[A-Z0-9_.]+\] |\s*SQLSTATE: \w{5}$")
+"""Spark's name of an error, with Java's class before it, and SQL's: for programs, not for people."""
 _JAVA_OPTIONS: Final = frozenset({"spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"})
 
 

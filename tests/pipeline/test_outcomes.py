@@ -252,7 +252,7 @@ def test_an_error_of_spark_is_told_without_its_marks() -> None:
 
     text = "[PATH_NOT_FOUND] Path does not exist: file:/x. SQLSTATE: 42K03\n\tat org.apache.spark"
     assert first_line(ValueError(text)) == "Path does not exist: file:/x."
-    assert first_line(ValueError("java.io.IOException: java.lang.Error: no")) == "no"
+    assert first_line(ValueError("org.apache.spark.SparkException: [X.Y] It did not. SQLSTATE: XX000")) == "It did not."
     assert first_line(ValueError()) == "ValueError"
 
 
