@@ -74,7 +74,8 @@ def test_a_message_has_all_that_its_stream_has_of_it(spark: SparkSession, broker
     assert row.asDict() == {
         "stream": stream, "offset": 0, "timestamp": row.timestamp, "exchange": "", "routing_key": stream,
         "destination": f"/queue/{stream}", "headers": {"color": "green", "n": "100000"},
-        "content_type": "application/x", "content_encoding": None, "delivery_mode": 2, "priority": 3, "correlation_id": "c", "reply_to": "r",
+        "content_type": "application/x", "content_encoding": None, "delivery_mode": 2, "priority": 3,
+        "correlation_id": "c", "reply_to": "r",
         "expiration": None, "message_id": "m", "type": "t", "user_id": None, "app_id": "a",
         "body": bytearray(b"\x00\xff"), "seconds": at.timestamp(),
     }  # fmt: skip
