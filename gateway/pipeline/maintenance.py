@@ -153,6 +153,16 @@ def _collect_events(lake: Lake, first_kept: str, progress: TextIO, warnings: Tex
             print(f"events of {day}: deleted {rows:,} rows", file=progress)
 
 
+def collect_messages(lake: Lake, messages_days: float, out: TextIO, *, quiet: bool = False) -> None:
+    """Delete messages that were archived more than so many days ago, by whole days. Raises PipelineError."""
+    lake.must_exist()
+    first_kept = f"{datetime.now(UTC) - timedelta(days=messages_days):%Y-%m-%d}"
+    for day in lake.days("messages"):
+        if day < first_kept:
+            found = lake.tried("messages", lambda table, day=day: table.delete(f"d = '{day}'"))
+            print(f"messages of {day}: deleted {found['num_deleted_rows']:,} rows", file=StringIO() if quiet else out)
+
+
 def _delete_events(lake: Lake, day: str) -> int | None:
     """Note the lines of a day by segment, and delete them; returns how many, or None if tables still need them.
 

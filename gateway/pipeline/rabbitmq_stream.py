@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from gateway.errors import PipelineError
 from gateway.pipeline.stream_client import (
-    StreamBroker,
+    BrokerAddress,
     StreamConnection,
     StreamMessage,
     StreamRange,
@@ -71,7 +71,7 @@ class StreamOptions:
         read_timeout: seconds without a message after which a task gives up.
     """
 
-    broker: StreamBroker
+    broker: BrokerAddress
     streams: tuple[str, ...]
     super_stream: str | None = None
     start: str | Mapping[str, str] | None = None

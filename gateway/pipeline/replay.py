@@ -48,7 +48,7 @@ class ReplayOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _StreamDay:
     """The messages of a stream and a day."""
 
     vhost: str
@@ -122,12 +122,12 @@ def _send(sender: StompSender, message: dict[str, Any], destination: str | None)
     sender.send(destination or message["destination"], send_headers(message, identifier), message["body"])
 
 
-def _parts(snapshot: Snapshot, where: str) -> list[_Part]:
+def _parts(snapshot: Snapshot, where: str) -> list[_StreamDay]:
     query = (
         "select vhost, stream, d as day, count(*) messages, sum(body_bytes) size, min(offset) first, max(offset) last "  # noqa: S608
         f"from messages where body is not null and ({where}) group by vhost, stream, d order by d, vhost, stream"
     )
-    return [_Part(**row) for row in snapshot.rows(query)]
+    return [_StreamDay(**row) for row in snapshot.rows(query)]
 
 
 def _count_without_body(snapshot: Snapshot, where: str) -> int:
@@ -135,7 +135,7 @@ def _count_without_body(snapshot: Snapshot, where: str) -> int:
     return int(next(snapshot.rows(query))["n"])
 
 
-def _messages(snapshot: Snapshot, where: str, parts: list[_Part]) -> Iterator[dict[str, Any]]:
+def _messages(snapshot: Snapshot, where: str, parts: list[_StreamDay]) -> Iterator[dict[str, Any]]:
     """The messages in order, some offsets at a time, so that memory has room for what is put into order."""
     for part in parts:
         of_part = f"vhost = {_quoted(part.vhost)} and stream = {_quoted(part.stream)} and d = {_quoted(part.day)}"

@@ -52,13 +52,13 @@ class StreamMessage(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StreamBroker:
+class BrokerAddress:
     """A broker, a virtual host and a login, in an AMQP URL. The password is not in ``repr``."""
 
     url: str
 
     def __repr__(self) -> str:
-        return f"StreamBroker({self.name!r})"
+        return f"BrokerAddress({self.name!r})"
 
     @property
     def name(self) -> str:
@@ -84,7 +84,7 @@ class StreamBroker:
 class StreamConnection:
     """One connection to the broker. Every method raises PipelineError if the broker refuses, or is lost."""
 
-    def __init__(self, broker: StreamBroker) -> None:
+    def __init__(self, broker: BrokerAddress) -> None:
         self._broker = broker
         # Nobody runs the event loop while Spark works on what was read, so heart-beats could not be answered.
         url = URL(broker.url)
@@ -405,7 +405,7 @@ def lost_messages(stream: str, start: int, first: int) -> PipelineError:
 class _RefusedError(PipelineError):
     """The broker has closed a channel or the connection."""
 
-    def __init__(self, broker: StreamBroker, close: Close) -> None:
+    def __init__(self, broker: BrokerAddress, close: Close) -> None:
         super().__init__(f"{broker.name} refuses: {close.text}")
         self.close = close
 
@@ -441,7 +441,7 @@ def _no_confirm(_tag: int, _multiple: bool, _accepted: bool) -> None:
     """Nothing is published on these channels."""
 
 
-def broker_at(url: str, options: Mapping[str, str]) -> StreamBroker:
+def broker_at(url: str, options: Mapping[str, str]) -> BrokerAddress:
     """The broker of a URL and of the options ``virtualhost``, ``login`` and ``password``, which win over the URL's.
 
     Raises:
@@ -462,7 +462,7 @@ def broker_at(url: str, options: Mapping[str, str]) -> StreamBroker:
         found = found.with_user(options["login"])
     if "password" in options:
         found = found.with_password(options["password"])
-    return StreamBroker(str(found))
+    return BrokerAddress(str(found))
 
 
 def utc(text: str) -> datetime:

@@ -164,7 +164,7 @@ def test_every_message_is_kept_once_whenever_it_is_killed(
 
     def publish_on() -> None:
         nonlocal last
-        while not stopped.wait(0.05):
+        while not stopped.wait(0.5):
             publish(broker_url, stream, numbered(last, last + 200))
             last += 200
 

@@ -9,7 +9,7 @@ from typing import Any
 import aio_pika
 from aio_pika.abc import AbstractChannel
 
-from gateway.pipeline.stream_client import StreamBroker
+from gateway.pipeline.stream_client import BrokerAddress
 
 
 def on_channel(url: str, work: Callable[[AbstractChannel], Awaitable[Any]]) -> Any:  # noqa: ANN401 - as the work
@@ -51,7 +51,7 @@ def first_and_next(url: str, stream: str) -> tuple[int | None, int]:
     """The offset of the first message that is left, and that after the last one."""
 
     async def ask() -> tuple[int | None, int]:
-        async with StreamBroker(url).connected() as connection:
+        async with BrokerAddress(url).connected() as connection:
             return await connection.first_offset(stream), await connection.next_offset(stream)
 
     return asyncio.run(ask())
