@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Final, TextIO
@@ -159,7 +160,7 @@ def collect_messages(lake: Lake, messages_days: float, out: TextIO, *, quiet: bo
     first_kept = f"{datetime.now(UTC) - timedelta(days=messages_days):%Y-%m-%d}"
     for day in lake.days("messages"):
         if day < first_kept:
-            found = lake.tried("messages", lambda table, day=day: table.delete(f"d = '{day}'"))
+            found = lake.tried("messages", partial(DeltaTable.delete, predicate=f"d = '{day}'"))
             print(f"messages of {day}: deleted {found['num_deleted_rows']:,} rows", file=StringIO() if quiet else out)
 
 

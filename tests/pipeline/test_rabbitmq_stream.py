@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ import pytest
 
 from gateway.errors import PipelineError
 from gateway.pipeline.rabbitmq_stream import OffsetRange, RabbitMQStream, StreamBatchReader, StreamOptions
+from tests.support.gateway import ROOT
 from tests.support.stomp_client import Address, StompClient
 from tests.support.streams import declare_stream, delete_queue, first_and_next, numbered, on_channel, publish
 
@@ -196,3 +198,18 @@ def test_no_password_is_shown(broker_url: str) -> None:
     with pytest.raises(PipelineError, match="refuses the login") as caught:
         StreamBatchReader(options).partitions()
     assert "hush" not in str(caught.value)
+
+
+def test_the_first_conversation_of_the_page_works(
+    spark: SparkSession, broker_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs/pipeline.md").read_text("utf-8")
+    program = next(text for text in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S) if "hello-stream" in text)
+    assert program.count("\n") <= 11
+    monkeypatch.setenv("PYSPARK_PYTHON", "")  # set, and set back
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    try:
+        exec(program.replace("amqp://guest:guest@127.0.0.1:5672/", broker_url), {})  # noqa: S102 - as a reader does
+    finally:
+        delete_queue(broker_url, "hello-stream")
+    assert "|     0|/queue/hello-stream| Hello 0|" in capsys.readouterr().out

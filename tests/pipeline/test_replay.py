@@ -168,9 +168,12 @@ def test_what_the_server_refuses_ends_the_replay_with_its_words(server: StompSer
 def test_rows_of_spark_are_sent_with_identifiers(
     spark: SparkSession, broker_url: str, server: StompServer, queue: str, tmp_path: Path
 ) -> None:
-    from gateway.pipeline.stomp_sink import StompSink  # noqa: PLC0415 - others run without Spark
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - others run without Spark
 
-    spark.dataSource.register(StompSink)
+    from gateway.pipeline.stomp_sink import StompSink  # noqa: PLC0415
+
+    for session in (spark, SparkSession.active()):  # a writer looks for it in the active one
+        session.dataSource.register(StompSink)
     options = {
         "url": f"stomp://{server.host}:{server.port}/", "login": "guest", "password": "guest",
         "destination": f"/queue/{queue}",
