@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from deploy.demo.cluster_ingest import ingest_with_a_kill
+from deploy.local.spark_cluster import spark_cluster
 from gateway.errors import ExitCode, PipelineError
 from gateway.pipeline.lake import Lake
 from tests.support.deadline import PATIENCE
@@ -197,3 +199,19 @@ def test_two_archives_of_one_stream_keep_every_message_once(
         assert (one.process.wait(300), other.process.wait(300)) == (0, 0), (tmp_path / "out").read_text()
 
     assert bodies(tmp_path / "lake") == [*range(5000)]
+
+
+@pytest.mark.kills
+def test_every_message_is_kept_once_though_a_worker_of_the_cluster_was_killed(
+    broker_url: str, stream: str, tmp_path: Path
+) -> None:
+    publish(broker_url, stream, numbered(0, 40_000, size=500))
+    root, log = tmp_path / "lake", tmp_path / "out"
+    with spark_cluster(tmp_path / "spark") as cluster:
+        arguments = ["--from", broker_url, "--stream", stream, "--lake", str(root)]
+        said: list[str] = []
+        killed = ingest_with_a_kill(cluster, arguments, root, log, said.append, command="archive", table="messages")
+        assert killed == 0, log.read_text()
+        assert len(said) == 1
+
+    assert bodies(root) == [*range(40_000)]

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
 import re
 import secrets
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +32,18 @@ pytestmark = [pytest.mark.spark, pytest.mark.system]
 
 SMALL = {"max_length_bytes": 20_000, "stream_max_segment_size_bytes": 10_000}
 """A stream that soon has to delete its oldest messages."""
+
+
+_QUERY = """
+from gateway.pipeline.rabbitmq_stream import RabbitMQStream
+from gateway.pipeline.spark_session import SparkOptions, spark_session
+with spark_session(SparkOptions("local[2]", {{"spark.driver.memory": "512m"}}), quick_start=True) as spark:
+    spark.dataSource.register(RabbitMQStream)
+    rows = spark.readStream.format("rabbitmq_stream").option("url", "{url}").option("stream", "{stream}")
+    rows = rows.option("startingOffset", "earliest").option("maxRowsPerTrigger", 500).load()
+    writer = rows.writeStream.format("parquet").option("path", "{base}/rows")
+    writer.option("checkpointLocation", "{base}/checkpoint").start().awaitTermination()
+"""
 
 
 @pytest.fixture
@@ -213,3 +231,32 @@ def test_the_first_conversation_of_the_page_works(
     finally:
         delete_queue(broker_url, "hello-stream")
     assert "|     0|/queue/hello-stream| Hello 0|" in capsys.readouterr().out
+
+
+@pytest.mark.kills
+def test_a_query_that_is_killed_again_and_again_has_every_message_once(
+    spark: SparkSession, broker_url: str, stream: str, tmp_path: Path
+) -> None:
+    """Five seeds draw when it is killed. After each kill Spark asks for the same offsets again."""
+    declare_stream(broker_url, stream)
+    program = _QUERY.format(url=broker_url, stream=stream, base=tmp_path)
+    for seed in range(5):
+        chance = random.Random(seed)  # noqa: S311 - repeatable is what it must be
+        publish(broker_url, stream, numbered(seed * 3000, seed * 3000 + 3000))
+        offered = {*tmp_path.glob("checkpoint/offsets/*")}
+        with (tmp_path / "out").open("ab") as log:
+            query = subprocess.Popen([sys.executable, "-c", program], stdout=log, stderr=log, start_new_session=True)
+        try:
+            bound = time.monotonic() + 300
+            while len({*tmp_path.glob("checkpoint/offsets/[0-9]*")} - offered) < 1 + seed % 3:
+                assert query.poll() is None, (tmp_path / "out").read_text()
+                assert time.monotonic() < bound
+                time.sleep(0.002)
+            time.sleep(chance.random() / 2)  # the delay is part of the draw; it waits for nothing
+        finally:
+            os.killpg(query.pid, signal.SIGKILL)
+            query.wait()
+    options = {"startingOffset": "earliest", "maxRowsPerTrigger": 500}
+    started(spark, broker_url, stream, tmp_path, **options).awaitTermination()
+
+    assert numbers(spark.read.parquet(str(tmp_path / "rows"))) == [*range(15_000)]
