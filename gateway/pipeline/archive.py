@@ -32,7 +32,7 @@ from gateway.pipeline.progress import Progress
 from gateway.pipeline.rabbitmq_stream import EARLIEST, TEXTS, RabbitMQStream, StreamOptions, ask, resolved
 from gateway.pipeline.spark_session import SparkOptions, configured, first_line, spark_session
 from gateway.pipeline.spark_tables import list_files, write_files
-from gateway.pipeline.stream_client import StreamConnection
+from gateway.pipeline.stream_client import BrokerAwayError, StreamConnection
 
 _OUR_ERROR: Final = re.compile(r"^gateway\.\S+Error: (.*)", re.MULTILINE)
 """The last line of the traceback in which Spark shows what this package has raised."""
@@ -114,7 +114,13 @@ class _ArchiveRun:
         with self._signals(), ExitStack() as stack:
             session = None if spark is None else configured(spark)
             while not self._stop.is_set():
-                waiting = self._waiting()
+                try:
+                    waiting = self._waiting()
+                except BrokerAwayError as error:
+                    if self._options.every is None:
+                        raise
+                    self._progress.warn(f"{error} It is tried again in {self._options.every:g} seconds.")
+                    waiting = []
                 if waiting and session is None:
                     is_short = self._options.every is None
                     session = stack.enter_context(spark_session(self._options.spark, quick_start=is_short))

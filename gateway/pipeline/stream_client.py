@@ -38,8 +38,14 @@ _MOST_BYTES: Final = 32 << 20
 _CONNECT_WITHIN: Final = 20.0
 _FIRST_WITHIN: Final = 2.0
 """Seconds in which a stream sends its first message. Only of a stream that has none is this long waited for."""
+_MOST_LOOKS: Final = 16
+"""How often the end of a stream is looked for, which may move on and on. A chunk has fewer messages than come then."""
 _TAG: Final = "stomp-gateway"
 _NOT_FOUND, _PRECONDITION_FAILED = 404, 406
+
+
+class BrokerAwayError(PipelineError):
+    """The broker does not answer, or the connection was lost; later it may work."""
 
 
 class StreamMessage(NamedTuple):
@@ -112,7 +118,7 @@ class StreamConnection:
         except (TimeoutError, OSError, AMQPError, RuntimeError, StopAsyncIteration) as error:
             refused = self._error
             await self.close()
-            raise refused or PipelineError(f"{where} does not answer: {str(error) or 'no connection'}") from error
+            raise refused or BrokerAwayError(f"{where} does not answer: {str(error) or 'no connection'}") from error
         if self._connection.transport is not None:
             self._splitter.frame_max = self._connection.transport.connection.connection_tune.frame_max
 
@@ -164,7 +170,9 @@ class StreamConnection:
         """The offset after that of the last message; 0 if there is none."""
         consumer = await self.consume(stream, "last")
         end, found = 0, await consumer.take(_FIRST_WITHIN)
-        while found:
+        for _ in range(_MOST_LOOKS):
+            if not found:
+                break
             end = found[-1].offset + 1
             await self._call(consumer.channel, methods.declare(stream, {}, passive=True))
             found = await consumer.take(0)
@@ -212,7 +220,7 @@ class StreamConnection:
             async with asyncio.timeout(_CONNECT_WITHIN):
                 await self._answer
         except TimeoutError as error:
-            raise PipelineError(f"{self._broker.name} has not answered for {_CONNECT_WITHIN:g} seconds.") from error
+            raise BrokerAwayError(f"{self._broker.name} has not answered for {_CONNECT_WITHIN:g} seconds.") from error
 
     def write(self, frame: bytes) -> None:
         """Send a frame."""

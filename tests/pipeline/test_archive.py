@@ -144,6 +144,19 @@ def test_only_a_stream_is_archived(spark: SparkSession, broker_url: str, stream:
         archived(spark, broker_url, stream, tmp_path)
 
 
+def test_a_resident_archive_outlives_a_broker_that_is_away(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gateway", "pipeline", "archive", "--from", "amqp://127.0.0.1:1/", "--stream", "s"]
+    command += ["--lake", str(tmp_path)]
+    once = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert once.returncode == 1
+    assert "amqp://127.0.0.1:1/ does not answer" in once.stderr
+    with subprocess.Popen([*command, "--every", "1ms"], stderr=subprocess.PIPE, text=True) as resident:
+        assert resident.stderr is not None
+        assert all("tried again in 0.001 seconds" in resident.stderr.readline() for _ in range(2))
+        resident.terminate()
+        assert resident.wait(PATIENCE) == 0
+
+
 def test_a_killed_run_loses_and_doubles_nothing(
     spark: SparkSession, broker_url: str, stream: str, tmp_path: Path
 ) -> None:

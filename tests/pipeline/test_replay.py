@@ -82,7 +82,7 @@ def test_messages_come_again_in_order_and_with_what_they_had(
     archived(tmp_path, 300, **more)
     out = io.StringIO()
 
-    where = "stream = 'a' and offset >= 100"
+    where = "stream = 'a' and offset >= 100 and archived >= '2026-11-21T12:00:00Z' and headers['color'] = 'a:b'"
     assert replay(ReplayOptions(str(tmp_path), where, server, f"/queue/{queue}", window=50), out) == 500
 
     found = taken(broker_url, queue)
