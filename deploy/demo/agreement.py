@@ -113,6 +113,16 @@ def _of_lake(lake: Path) -> Counter[Key]:
     return counts
 
 
+def sent_and_archived(lake: Path, destinations: str) -> tuple[int, int]:
+    """How many messages the journal has sent to destinations that begin so, and how many the archive has of them."""
+    from gateway.pipeline.lake import Lake  # noqa: PLC0415 - works only with the extra `pipeline`
+
+    events = "select count(*) n from events where event = 'send' and "
+    kept = "select count(*) n from messages where "
+    found = [Lake(lake).sql(f"{query} destination like '{destinations}%'") for query in (events, kept)]
+    return found[0]["n"][0].as_py(), found[1]["n"][0].as_py()
+
+
 def _count(counts: Counter[Key], event: str, host: str, n: int, code: str, *, again: bool) -> None:
     what = "rejections" if event == "conf" and code == "rejected" else _OF_EVENT[event]
     counts[_key(host, what)] += n

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gateway.cli.commands import add_command
 from gateway.cli.option_types import duration, moment
-from gateway.errors import ExitCode
+from gateway.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,12 +57,13 @@ example:
 _GC = """\
 Delete segments of the journal that are in the lake and older than --retain-days. With --events-days, also delete old
 days of the table events. The tables computed from them stay, and so do days that these tables do not have as a whole.
-`pipeline compact` removes the files, a week later.
+With --messages-days, delete messages that were archived longer ago. `pipeline compact` removes the files, a week later.
 """
 
 _GC_EPILOG = """\
-example:
+examples:
   stomp-gateway pipeline gc --lake lake --journal journal --retain-days 7 --events-days 90
+  stomp-gateway pipeline gc --lake lake --messages-days 30
 
 """ + _EXIT_CODES.format("done", "failed, and the message says why")
 
@@ -143,13 +144,12 @@ def _add_gc(commands: Commands, checked: Callable[[Run], Run]) -> None:
     )
     add_lake(collect)
     collect.add_argument(
-        "--journal", action="append", required=True, metavar="PLACE",
+        "--journal", action="append", default=[], metavar="PLACE",
         help="a journal it was made from, a directory or URL; repeatable",
     )  # fmt: skip
-    collect.add_argument(
-        "--retain-days", required=True, type=_days, metavar="N", help="keep segments for N days, ingested or not"
-    )
+    collect.add_argument("--retain-days", type=_days, metavar="N", help="keep segments for N days, ingested or not")
     collect.add_argument("--events-days", type=_days, metavar="N", help="keep the table events for N days")
+    collect.add_argument("--messages-days", type=_days, metavar="N", help="keep the table messages for N days")
     collect.add_argument("--quiet", action="store_true", help="print only what needs attention")
 
 
@@ -190,17 +190,24 @@ def _compact(options: argparse.Namespace) -> ExitCode:
 
 
 def _collect(options: argparse.Namespace) -> ExitCode:
+    if bool(options.journal) != (options.retain_days is not None):
+        raise UsageError("--journal and --retain-days go together.")
+    if options.retain_days is options.events_days is options.messages_days is None:
+        raise UsageError("give --journal and --retain-days, --events-days or --messages-days.")
     from gateway.pipeline.lake import Lake  # noqa: PLC0415
-    from gateway.pipeline.maintenance import collect  # noqa: PLC0415
+    from gateway.pipeline.maintenance import collect, collect_messages  # noqa: PLC0415
 
+    lake = Lake(options.lake)
     collect(
-        Lake(options.lake),
+        lake,
         options.journal,
-        retain_days=options.retain_days,
+        retain_days=options.retain_days or 0,
         events_days=options.events_days,
         out=sys.stdout,
         quiet=options.quiet,
     )
+    if options.messages_days is not None:
+        collect_messages(lake, options.messages_days, sys.stdout, quiet=options.quiet)
     return ExitCode.OK
 
 

@@ -37,8 +37,8 @@ def size(text: str) -> int:
 
 
 def size_or_null(text: str) -> int | None:
-    """The bytes in a size, in the forms that a configuration file takes; null is no limit."""
-    return None if text == NULL else _read(Size().read, text)
+    """The same; null is no limit."""
+    return None if text == NULL else size(text)
 
 
 def _read(read: Callable[[str], T], text: str) -> T:

@@ -1,4 +1,4 @@
-"""The command line of `stomp-gateway pipeline`. Only `ingest` imports Spark."""
+"""The command line of `stomp-gateway pipeline`. Only `ingest` and `archive` import Spark."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from gateway.cli.commands import add_command
 from gateway.cli.lake_commands import add_lake_commands
 from gateway.cli.option_types import duration, size
 from gateway.cli.report_commands import add_compare, add_report
+from gateway.cli.stream_commands import add_stream_commands
 from gateway.errors import ExitCode, PipelineError, UsageError
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def add_pipeline(commands: Commands) -> None:
     add_lake_commands(subcommands, _needing_extra)
     add_report(subcommands, _needing_extra)
     add_compare(subcommands, _needing_extra)
+    add_stream_commands(subcommands, _needing_spark, _needing_extra, _add_spark)
 
 
 def _add_ingest(commands: Commands) -> None:
@@ -112,7 +114,12 @@ def _add_ingest(commands: Commands) -> None:
         "--again", action="store_true", help="read segments that were put aside again, even if they have not changed"
     )
     ingest.add_argument("--quiet", action="store_true", help="print only what needs attention")
-    spark = ingest.add_argument_group("Spark")
+    _add_spark(ingest)
+
+
+def _add_spark(parser: argparse.ArgumentParser) -> None:
+    """Add the options about how to run Spark."""
+    spark = parser.add_argument_group("Spark")
     spark.add_argument(
         "--master",
         metavar="URL",

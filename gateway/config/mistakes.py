@@ -72,6 +72,8 @@ _EXAMPLES: Final[Mapping[str, str]] = {
     "transactions": "transactions: {max_open: 100}",
     "limits": "limits: {sessions: 5000}",
     "destination_rules": "- {action: deny, destination: /topic/*}",
+    "archives.user": "user: {login: operator, passcode_file: FILE}",
+    "archives": "- {stream: orders, destinations: [/topic/orders.#], user: {login: operator, passcode_file: FILE}}",
     "queue_arguments": "- {destination: /queue/*, arguments: {x-queue-type: quorum}}",
     "arguments": "arguments: {x-queue-type: quorum}",
     "": "upstream: {urls: [amqp://127.0.0.1:5672]}",

@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
+from gateway.config.archives import Archive
 from gateway.config.base_models import (
     CertificateFile,
     EncodedText,
@@ -231,6 +232,8 @@ class VirtualHostSettings(MergeableModel):
     with it. null: where the broker ends connections whose token has expired, as RabbitMQ does from 4.3 on."""
     journal: JournalSettings = Field(default_factory=JournalSettings)
     """The traffic journal: what happened, for people and for the pipeline."""
+    archives: tuple[Archive, ...] = ()
+    """Streams that keep a copy of the messages to some destinations, for the pipeline."""
 
     @property
     def strict(self) -> bool:

@@ -307,6 +307,28 @@ class Lake:
 
         return self._commit(table, batch, commit)
 
+    def position(self, table: str, reader: str) -> int | None:
+        """How far a reader of another log has come that writes into a table; None if it never has."""
+        found = self.table(table)
+        return None if found is None else found.transaction_version(reader)
+
+    def commit_from(self, table: str, files: Sequence[DataFile], reader: str, start: int | None, end: int) -> bool:
+        """Add files to a table, and the new `position` of their reader, in one step.
+
+        Returns whether it did; False if the reader is not at ``start`` any more, since another one like it has written.
+        """
+        schema, partitions = Schema.from_arrow(schema_of(table)), partitions_of(table)
+        actions: list[AddAction | RemoveAction] = [file.as_action() for file in files]
+        properties = CommitProperties(app_transactions=[Transaction(reader, end)])
+
+        def attempt(delta: DeltaTable) -> bool:
+            if delta.transaction_version(reader) != start:
+                return False
+            delta.create_write_transaction(actions, "append", schema, partitions, commit_properties=properties)
+            return True
+
+        return self.tried(table, attempt)
+
     def write_rows(self, table: str, rows: pa.Table, batch: int) -> bool:
         """Add rows, which have at least the table's columns in any order. Otherwise as `commit_files`.
 

@@ -6,7 +6,9 @@ import csv
 import re
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Container, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from itertools import chain, islice
 from queue import Empty, Queue
@@ -114,6 +116,10 @@ def _text(value: object) -> str:
         return ""
     if isinstance(value, datetime):
         return value.isoformat(sep=" ").removesuffix("+00:00")
+    if isinstance(value, bytes):  # a body, which is a text if it can be one
+        with suppress(UnicodeDecodeError):
+            return value.decode()
+        return b64encode(value).decode()
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 

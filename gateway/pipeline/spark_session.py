@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import warnings
@@ -103,6 +104,8 @@ def spark_session(options: SparkOptions, *, quick_start: bool = False) -> Iterat
     """
     _require_java()
     _silence_loggers()
+    # Spark's processes that read streams need this package, so the Python that has it.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     descriptor, log = tempfile.mkstemp(prefix="stomp-gateway-spark-", suffix=".log")
     builder = SparkSession.builder.appName("stomp-gateway pipeline")
     for name, value in options.settings(quick_start=quick_start).items():

@@ -15,6 +15,7 @@ _ARROW: Final = {
     "int": pa.int32(),
     "bigint": pa.int64(),
     "double": pa.float64(),
+    "binary": pa.binary(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "array<string>": pa.list_(pa.string()),
     "map<string,bigint>": pa.map_(pa.string(), pa.int64()),
@@ -129,9 +130,20 @@ HOURLY_TABLES: Final = ("traffic_10s", "dest_hour", "latency_hour", "errors_hour
 A file of an earlier release has a whole day.
 """
 
+STREAM_MESSAGE: Final = (
+    "stream string, offset bigint, timestamp timestamp, exchange string, routing_key string, destination string, "
+    "headers map<string,string>, content_type string, content_encoding string, delivery_mode int, priority int, "
+    "correlation_id string, reply_to string, expiration string, message_id string, type string, user_id string, "
+    "app_id string, body binary"
+)
+"""A message of a RabbitMQ stream, as the data source ``rabbitmq_stream`` gives it."""
+
+MESSAGES: Final = f"{STREAM_MESSAGE}, body_bytes bigint, vhost string, archived timestamp, d string"
+"""What `pipeline archive` keeps of messages; ``d`` is the day on which it did."""
+
 COLUMNS: Final = {
     **BATCH_TABLES, "segments": SEGMENTS, "segments_aside": SEGMENTS_ASIDE, "deleted_lines": DELETED_LINES,
-    **COMPUTED_TABLES,
+    **COMPUTED_TABLES, "messages": MESSAGES,
 }  # fmt: skip
 """Every table of a lake, as a schema that Spark reads."""
 
@@ -143,5 +155,10 @@ def partitions_of(table: str) -> list[str]:
 
 def schema_of(table: str) -> pa.Schema:
     """The Arrow schema of a table."""
-    columns = (column.split(" ") for column in COLUMNS[table].split(", "))
+    return arrow_schema(COLUMNS[table])
+
+
+def arrow_schema(text: str) -> pa.Schema:
+    """The Arrow schema of columns that are written as in `COLUMNS`."""
+    columns = (column.split(" ") for column in text.split(", "))
     return pa.schema([(name, _ARROW[kind]) for name, kind in columns])

@@ -122,24 +122,24 @@ def main() -> int:
         print(f"{'':<52} {'wall s':>8} {'CPU s':>8} {'events/s':>12} {'per CPU-s':>12}")
         if "batch" in parts:
             for what in (_WHOLE, _COLD):
-                _show([_alone(_start_to_end, base, lines, options.master, what)])
-            _show(_alone(_warm_batches, base, lines, options.rounds, options.master))
-            _show([min((_timed(_DUCK, lines, lambda: _duckdb(base / "journal")) for _ in range(3)), key=_wall)])
+                _show([alone(_start_to_end, base, lines, options.master, what)])
+            _show(alone(_warm_batches, base, lines, options.rounds, options.master))
+            _show([min((timed(_DUCK, lines, lambda: _duckdb(base / "journal")) for _ in range(3)), key=_wall)])
         if "cores" in parts:
             for cores in (1, 2):
-                best = _alone(_warm_batches, base, lines, options.rounds, f"local[{cores}]")[0]
+                best = alone(_warm_batches, base, lines, options.rounds, f"local[{cores}]")[0]
                 _show([replace(best, what=f"one batch, warm, {cores} core{'s'[: cores > 1]}")])
         if "history" in parts:
             for days in (1, 30):
-                _show([_alone(_next_day, base / f"days{days}", max(40, lines // 100), options.master, days)])
+                _show([alone(_next_day, base / f"days{days}", max(40, lines // 100), options.master, days)])
         if "journals" in parts:
             made = max(_SEGMENTS * 4, options.events // 10)
             for count in (1, 10, 100, _SEGMENTS):
-                _show([_alone(_many_journals, base / f"journals{count}", made, options.master, count)])
+                _show([alone(_many_journals, base / f"journals{count}", made, options.master, count)])
     return 0
 
 
-def _alone(work: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> T:
+def alone(work: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> T:
     """Measure in a process of its own: all sessions of a process share one Java, with the options of its start."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(work, *arguments, **more).result()
@@ -165,7 +165,7 @@ def _start_to_end(base: Path, lines: int, master: str, what: str) -> Cost:
         tables.refresh = lambda *_, **__: 0
     lake = base / what.replace(" ", "-")
     options = IngestOptions([str(base / "journal")], str(lake), spark=_spark(master))
-    return _timed(what, lines, lambda: ingest(options, Progress(sys.stderr)))
+    return timed(what, lines, lambda: ingest(options, Progress(sys.stderr)))
 
 
 def _warm_batches(base: Path, lines: int, rounds: int, master: str) -> list[Cost]:
@@ -190,7 +190,7 @@ def _next_day(base: Path, lines: int, master: str, days: int) -> Cost:
         ingest(options, Progress(sys.stderr), session)
         made = make_journal(base / "journal", lines, number=days)
         what = f"one more day and its tables, warm, in a lake of {days}"
-        return _timed(what, made, lambda: ingest(options, Progress(sys.stderr), session))
+        return timed(what, made, lambda: ingest(options, Progress(sys.stderr), session))
 
 
 def _many_journals(base: Path, lines: int, master: str, count: int) -> Cost:
@@ -209,7 +209,7 @@ def _many_journals(base: Path, lines: int, master: str, count: int) -> Cost:
         journals = [str(base / f"gateway{node}") for node in range(1, count + 1)]
         options = IngestOptions(journals, str(base / "lake"))
         what = f"{_SEGMENTS:,} small segments and their tables, {count:,} journal{'s'[: count != 1]}"
-        return _timed(what, made, lambda: ingest(options, Progress(sys.stderr), session))
+        return timed(what, made, lambda: ingest(options, Progress(sys.stderr), session))
 
 
 def _spark(master: str) -> SparkOptions:
@@ -234,8 +234,8 @@ def _warm(spark: SparkSession, base: Path, lines: int) -> tuple[Cost, Cost]:
     def make_events() -> None:
         write_files(computed("events", lines=lines_of(spark, segments)), lake, "events", "bench")
 
-    events = _timed(_EVENTS, lines, make_events)
-    return _timed(_WARM, lines, lambda: add_segments(spark, lake, segments)), events
+    events = timed(_EVENTS, lines, make_events)
+    return timed(_WARM, lines, lambda: add_segments(spark, lake, segments)), events
 
 
 def _duckdb(journal: Path) -> None:
@@ -255,7 +255,7 @@ def _duckdb(journal: Path) -> None:
         """)  # noqa: S608 - our own directory
 
 
-def _timed(what: str, lines: int, work: Callable[[], object]) -> Cost:
+def timed(what: str, lines: int, work: Callable[[], object]) -> Cost:
     before, began = _cpu(), time.monotonic()
     work()
     return Cost(what, time.monotonic() - began, _cpu() - before, lines)

@@ -19,6 +19,7 @@ TLS = ROOT / "config" / "tls.yaml"
 POLICY = ROOT / "config" / "policy.yaml"
 WEBSOCKET = ROOT / "config" / "websocket.yaml"
 UNIX = ROOT / "config" / "unix.yaml"
+ARCHIVES = ROOT / "config" / "archives.yaml"
 SHIP = ROOT / "config" / "ship.yaml"
 SPRING = {"STOMP_ADDRESS": "0.0.0.0:61613", "RABBITMQ_URL": "amqp://rabbitmq:5672", "ADMIN_ADDRESS": "127.0.0.1:15693"}
 # Mappings whose keys are the users' own.
@@ -48,6 +49,7 @@ def test_the_reference_file_and_the_example_of_tls_show_every_key() -> None:
     laid_down = ("defaults.destination_rules[].", "defaults.queue_arguments[].")
     shown |= {key for key in keys_in(yaml.safe_load(POLICY.read_text())) if key.startswith(laid_down)}
     shown |= {key for key in keys_in(yaml.safe_load(SHIP.read_text())) if key.startswith("defaults.journal.ship.user.")}
+    shown |= {key for key in keys_in(yaml.safe_load(ARCHIVES.read_text())) if key.startswith("defaults.archives[].")}
     # A virtual host may hold every key of `defaults` and of `upstream`: those are shown once, in their own sections.
     elsewhere = {
         f"virtual_hosts.*.{key.removeprefix('defaults.')}" for key in all_keys() if key.startswith("defaults.")
