@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.amqp.codec import Publication, encode_publish
-from gateway.session.pieces import LARGE, gathered
+from gateway.pieces import LARGE, gathered
 from tests.support.playbook import Playbook, deliver, stomp
 
 LARGE_BODY = b"x" * LARGE
