@@ -14,6 +14,7 @@ from gateway.amqp import properties
 from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CodecError
+from gateway.pieces import Body
 from gateway.session.cached_publish import CachedPublish
 
 
@@ -32,7 +33,7 @@ class Commit:
 # Each virtual host has these exchanges, and nobody can delete them.
 _PREDECLARED: Final = frozenset((b"", b"amq.direct", b"amq.fanout", b"amq.topic", b"amq.headers", b"amq.match"))
 
-Unconfirmed = tuple[bytes | None, CachedPublish, int, Commit | None, object, bytes | None, tuple[bytes, ...]]
+Unconfirmed = tuple[bytes | None, CachedPublish, int, Commit | None, object, Body | None, tuple[bytes, ...]]
 """A message that waits for its confirm: receipt, where it went, bytes of its body and of large headers, the COMMIT that
 published it, what the observer's counter returned for it (``sent_at``), the body, and the values of ``gaps``. The last
 two are there to publish it again if the link is lost; the body is None once the broker has returned the message, and

@@ -15,6 +15,7 @@ from typing import Final, Literal
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason, StompError
 from gateway.message_selectors.selector import Selector
+from gateway.pieces import Body
 from gateway.session import error_frames, ops
 from gateway.session.correlation import CorrelatedSubscription
 from gateway.session.delivery_ledger import AckMode
@@ -137,7 +138,7 @@ class SessionContext:
         self.identity = identity
         self.state = State.CONNECTING
         self.holds: set[Hold] = set()
-        self.output: list[bytes] = []
+        self.output: list[Body] = []
         self.traffic = SessionTraffic()
         self.subscriptions = Subscriptions(self.output)
         self.transactions = OpenTransactions(NO_SETTINGS.transactions)

@@ -12,17 +12,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from gateway.amqp.codec import Piece, Publication
+from gateway.amqp.codec import Publication
 from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CodecError, StompError
+from gateway.pieces import LARGE, Body, Piece, gathered
 from gateway.session import error_frames, ops
 from gateway.session.cached_publish import CachedPublish
 from gateway.session.confirms import Commit, PublisherConfirms, Unconfirmed
 from gateway.session.context import NO_SETTINGS, Hold, SessionContext
 from gateway.session.correlation import StampedPublish, StampedVariedPublish
 from gateway.session.delivery_ledger import AckMode
-from gateway.session.pieces import LARGE, gathered
 from gateway.session.queues import QueueSpec, temporary_queue
 from gateway.session.transactions import size_of
 from gateway.session.varied_publish import VariedPublish, VariedPublishes
@@ -73,7 +73,7 @@ class Publisher:
         self._has_large = False
         # Messages that are not encoded yet, of a COMMIT or published again: what encodes them, their bodies and their
         # values. They go out after the output, and the client is held until all of them are written.
-        self._unencoded: deque[tuple[Publication, bytes, tuple[bytes, ...]]] = deque()
+        self._unencoded: deque[tuple[Publication, Body, tuple[bytes, ...]]] = deque()
         self._blocked = False
         # Made for the first SEND.
         self._varied: VariedPublishes | None = None
@@ -99,11 +99,17 @@ class Publisher:
         """Encode as much as is taken now: others would wait while all of it is encoded at once."""
         size, unencoded = 0, self._unencoded
         while unencoded and (at_most is None or size < at_most):
-            publication, body, values = unencoded.popleft()
-            self._output.append(publication.encode(body, values))
-            size += len(self._output[-1])
+            size += self._encode(*unencoded.popleft())
         if not unencoded:
             self._context.holds.discard(Hold.REPLAY)
+
+    def _encode(self, publication: Publication, body: Body, values: tuple[bytes, ...]) -> int:
+        """Encode a message that was kept until now; its size with headers."""
+        is_large = len(body) >= LARGE
+        pieces = publication.pieces(body, values) if is_large else [publication.encode(bytes(body), values)]
+        self._output += pieces
+        self._has_large |= is_large
+        return sum(map(len, pieces))
 
     def forget_messages(self) -> None:
         """The session is over: nothing is published again."""
@@ -295,7 +301,7 @@ class Publisher:
         trims, values = self._context.trims_values, cached.values(None, length)
         frames: list[Piece] = []
         put: Callable[[Any], None] = frames.append
-        encode: Callable[[bytes, tuple[bytes, ...]], object] = publication.encode
+        encode: Callable[[Any, tuple[bytes, ...]], object] = publication.encode
         if len(sends[0][1]) >= LARGE:
             # Those behind it are mostly as large; for smaller ones it costs a little more.
             put, encode, self._has_large = frames.extend, publication.pieces, True
@@ -505,8 +511,7 @@ class Publisher:
                 continue
             publication = self._built(cached)
             if encoded < _AT_ONCE:
-                self._output.append(publication.encode(body, values))
-                encoded += len(self._output[-1])
+                encoded += self._encode(publication, body, values)
             else:
                 if takes_less:
                     publication.encode(b"", values)

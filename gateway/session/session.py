@@ -33,10 +33,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from gateway.amqp.codec import Piece
 from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.errors import CloseReason, CodecError, FrameError, HttpRequestError, StompError, TlsHandshakeError
+from gateway.pieces import Piece
 from gateway.session import error_frames, ops
 from gateway.session.commit import TransactionHandler
 from gateway.session.connect import ClientFacts, ConnectHandler, TokenHandler

@@ -8,6 +8,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from gateway.amqp import properties as amqp
 from gateway.errors import CodecError
+from gateway.pieces import Body, joined
 from gateway.session import translate
 from gateway.session.delivery_ledger import OUT_OF_ORDER, AckMode, DeliveryLedger
 from gateway.session.destinations import TEMP_QUEUE, DestinationKind, kind_of, message_destination, with_slashes
@@ -120,7 +121,7 @@ class Subscription:
         self.awaits_queue = False
         self.ledger = self._ledger_type(mode)
         # Where MESSAGE frames go, in pieces. Until ``start`` they collect here.
-        self.output: list[bytes] = []
+        self.output: list[Body] = []
         self._counter: DeliveryCounter | None = None
         self._body_bytes = self._redelivered = 0
         # What is counted by delivery tags: of the channels that were lost. And whether messages go to the client.
@@ -242,7 +243,7 @@ class Subscription:
         """Let a counter see every message and every settlement."""
         self._counter = self.ledger.counter = counter
 
-    def start(self, output: list[bytes], auto_acks: PendingAutoAcks) -> None:
+    def start(self, output: list[Body], auto_acks: PendingAutoAcks) -> None:
         """Let messages go to the client, first those that arrived before the RECEIPT of its SUBSCRIBE."""
         output += self.output
         self.output = output
@@ -264,7 +265,7 @@ class Subscription:
 
     # Deliveries.
 
-    def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
+    def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: Body) -> None:
         """Encode one delivery as MESSAGE, in pieces that are joined once per batch.
 
         HOT: once per message. What repeats is laid out once: the splitter hands the very same ``route`` and
@@ -369,7 +370,7 @@ class Subscription:
             # Messages of a stream are not cached, because each has another offset among its properties.
             self.next_offset = offset + 1
 
-    def drop_for_requeue(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
+    def drop_for_requeue(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: Body) -> None:
         """Take a delivery for a client that is too slow, and keep nothing but its tag.
 
         It stands in for ``deliver`` until the client has caught up; then ``DeliveryLedger.requeue_dropped`` gives the
@@ -413,7 +414,7 @@ def _stream_offset(properties: bytes) -> int | None:
     return next((value for name, value in headers if name == _STREAM_OFFSET and isinstance(value, int)), None)
 
 
-def split_frames(pieces: list[bytes]) -> list[bytes]:
+def split_frames(pieces: list[Body]) -> list[bytes]:
     """Join the pieces of a session's output to frames, for WebSocket, which carries each frame as a message.
 
     A body may hold anything, so the end of a frame cannot be found in its bytes. The pieces tell: ``deliver`` puts out
@@ -425,9 +426,9 @@ def split_frames(pieces: list[bytes]) -> list[bytes]:
     begin, count = 0, len(pieces)
     while begin < count:
         end = begin + 1
-        if pieces[begin].startswith(_MESSAGE):
-            end = begin + (_PIECES if pieces[begin + 2].endswith(_BLANK_LINE) else _PIECES_WITH_ACK)
-        frames.append(b"".join(pieces[begin:end]))
+        if pieces[begin].startswith(_MESSAGE):  # type: ignore[union-attr]  # only a body is in pieces
+            end = begin + (_PIECES if pieces[begin + 2].endswith(_BLANK_LINE) else _PIECES_WITH_ACK)  # type: ignore[union-attr]
+        frames.append(joined(pieces[begin:end]))
         begin = end
     return frames
 
@@ -481,7 +482,7 @@ class Subscriptions:
 
     __slots__ = ("_by_tag", "_output", "_to_settle", "auto_acks", "base", "past", "temp_queues")
 
-    def __init__(self, output: list[bytes]) -> None:
+    def __init__(self, output: list[Body]) -> None:
         self._output = output
         self._by_tag: dict[bytes, Subscription] = {}
         # The highest number in a message-id of a subscription that has ended.

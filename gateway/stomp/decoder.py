@@ -6,7 +6,7 @@ together with what is known about it, so that no byte is searched twice however 
 
 * the header lines so far were read one by one (a bad line is an error at once, not at the end of the frame);
 * without a content-length, only the new bytes are searched for the NUL;
-* with one, nothing is searched at all: the rest of the body is kept as it comes, and joined once.
+* with one, nothing is searched at all: the rest of the body is kept as it comes, in pieces if it is large.
 
 Speed. A producer repeats its header block, so SEND blocks are looked up by their own bytes in two bounded tables: the
 block without the value of ``receipt`` (messages of one size), and, failing that, without the value of
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from gateway.errors import FrameError, HttpRequestError, TlsHandshakeError
+from gateway.pieces import Piece, body_of, part_of
 from gateway.stomp.block_cache import BlockCache
 from gateway.stomp.frame import (
     ACK_ID,
@@ -136,10 +137,10 @@ class _PartialBody:
 
     __slots__ = ("_frame", "_missing", "_pieces", "_position", "_rest", "size")
 
-    def __init__(self, frame: Frame, size: int, piece: bytes, missing: int) -> None:
+    def __init__(self, frame: Frame, size: int, piece: Piece, missing: int) -> None:
         self.size = size
         self._frame = frame
-        self._pieces = [piece]
+        self._pieces: list[Piece] = [piece]
         self._missing = missing
         # What came with the end of the frame, the NUL first, and where that is.
         self._rest = b""
@@ -153,14 +154,15 @@ class _PartialBody:
             self._rest += data
         elif len(data) < missing:
             self._missing = missing - len(data)
-            if len(pieces[-1]) < _LEAST_PIECE:
-                pieces[-1] += data
+            last = pieces[-1]
+            if isinstance(last, bytes) and len(last) < _LEAST_PIECE:
+                pieces[-1] = last + data
             else:
                 pieces.append(data)
         else:
             self._missing = 0
-            self._frame.body = b"".join((*pieces, memoryview(data)[: missing - 1]))
-            pieces.clear()
+            pieces.append(part_of(data, 0, missing - 1))
+            self._frame.body = body_of(pieces)
             self._rest, self._position = data, missing - 1
 
     @property
@@ -584,7 +586,8 @@ class Decoder:
     def _await_body(self, frame: Frame, start: int, body: int, stop: int) -> None:
         """Keep a frame that begins at ``start`` until its body has arrived, which is to end at ``stop``."""
         chunk = self._chunk
-        self._partial = _PartialBody(frame, len(chunk) - start, chunk[body:], stop + 1 - len(chunk))
+        piece = part_of(chunk, body, len(chunk))
+        self._partial = _PartialBody(frame, len(chunk) - start, piece, stop + 1 - len(chunk))
         self._chunk, self._position, self._head = b"", 0, None
 
     def _take_whole(self, partial: _PartialFrame | _PartialBody) -> Frame | None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.errors import CloseReason, FrameError
+from gateway.pieces import joined
 from gateway.session import ops
 from gateway.session.connect import ClientFacts
 from gateway.session.context import READING, Hold, State
@@ -114,7 +115,7 @@ class Client:
         self.bridge.write()
         self._check_ledgers()
         busy = bool(session.output)
-        self._hearing.hear(b"".join(session.output))
+        self._hearing.hear(joined(session.output))
         session.output.clear()
         session.take_errors()
         if session.has_auto_acks and session.client_writable and (settles or session.auto_acks.is_urgent):

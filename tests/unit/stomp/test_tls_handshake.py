@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import CloseReason, FrameError, TlsHandshakeError
+from gateway.pieces import joined
 from gateway.session.context import State
 from gateway.session.session import Session
 from gateway.stomp.decoder import Decoder, FrameLimits
@@ -58,7 +59,7 @@ def test_after_the_login_it_is_a_malformed_frame_like_any_other() -> None:
     decoder.feed(HELLO)
     conversation.run(decoder)
     assert (conversation.state, conversation.close_reason) == (State.CLOSED, CloseReason.MALFORMED_FRAME)
-    assert b"TLS is not spoken on this port" in b"".join(conversation.output)
+    assert b"TLS is not spoken on this port" in joined(conversation.output)
 
 
 def test_it_is_a_violation_of_the_grammar() -> None:
