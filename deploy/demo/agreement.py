@@ -10,7 +10,7 @@ import msgspec
 
 from deploy.demo.tally import COMPARED, Tally
 from gateway.journal.schema import EVENT_WORDS
-from gateway.journal.segments import PATTERN
+from gateway.journal.segments import DAYS, PATTERN
 
 Key = tuple[str, str]
 """A virtual host and a name in `COMPARED`. Errors are under ``""``, since some of them have no virtual host."""
@@ -90,7 +90,7 @@ def of_journal(journal: Path) -> Counter[Key]:
     """Count the finished segments of a journal: messages one by one, or the sums of `stat` lines."""
     counts: Counter[Key] = Counter()
     decoder = msgspec.json.Decoder(_Line)
-    for segment in sorted(journal.glob(f"d=*/{PATTERN}")):
+    for segment in sorted(journal.glob(f"{DAYS}/{PATTERN}")):
         for line in map(decoder.decode, segment.read_bytes().splitlines()):
             for name, n in line.cnt.items():
                 if name in _OF_SUM:

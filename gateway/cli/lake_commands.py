@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.cli.commands import add_command
+from gateway.cli.option_types import duration, moment
 from gateway.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ into the lake meanwhile.
 
 With --journal, also prove that ingested segments have not changed and that no segment was skipped: if the lake has a
 segment but lacks an earlier one of the same boot, it is incomplete. Newer segments wait for the next ingest and are
-listed, except with --quiet.
+listed, except with --quiet. A lake is incomplete, too, while a damaged segment is aside, if a finished one has waited
+for longer than --overdue, and if a link lies among the segments.
 """
 
 _CHECK_EPILOG = """\
@@ -37,7 +39,7 @@ example:
   stomp-gateway pipeline check --lake lake --journal journal
 
 """ + _EXIT_CODES.format(
-    "the lake is complete; segments may wait for the next ingest",
+    "the lake is complete; segments may wait for the next ingest, if not for long",
     "the lake is not complete (the command lists what is missing), or cannot be read",
 )
 
@@ -67,7 +69,7 @@ examples:
 
 _SQL = """\
 Answer an SQL query over the tables of the lake, in DataFusion's dialect, which is close to PostgreSQL's. It needs
-neither Spark nor Java. A table that is not there yet is empty.
+neither Spark nor Java. A table that is not there yet is empty. A query whose plan does not only read is refused.
 """
 
 _SQL_EPILOG = """\
@@ -75,7 +77,7 @@ examples:
   stomp-gateway pipeline sql --lake lake "select vhost, sum(sent) from dest_hour group by vhost"
   stomp-gateway pipeline sql --lake lake --format csv "select * from sessions" > sessions.csv
 
-""" + _EXIT_CODES.format("it printed the answer", "the query is wrong, or the lake cannot be read")  # noqa: S608
+""" + _EXIT_CODES.format("it printed the answer", "the query is wrong or too slow, or the lake cannot be read")  # noqa: S608
 
 _UPGRADE = """\
 Take over a lake of Parquet files that an older release has made. The lake of Delta tables takes its place, and the old
@@ -104,6 +106,14 @@ def add_lake_commands(commands: Commands, checked: Callable[[Run], Run]) -> None
         metavar="PLACE",
         help="a journal it was made from, a directory or URL; repeatable",
     )
+    check.add_argument(
+        "--overdue", type=duration, default="6h", metavar="TIME",
+        help="with --journal: a finished segment that waits for longer is wrong (default: 6h)",
+    )  # fmt: skip
+    check.add_argument(
+        "--since", type=moment, metavar="DAY",
+        help="check lines and roll-up only of segments that were begun on this day (2026-11-21) or later",
+    )  # fmt: skip
     check.add_argument("--quiet", action="store_true", help="print only what is wrong")
     compact = add_command(
         commands, "compact", checked(_compact), help="merge small files", description=_COMPACT, epilog=_COMPACT_EPILOG
@@ -118,6 +128,9 @@ def add_lake_commands(commands: Commands, checked: Callable[[Run], Run]) -> None
         "--format", choices=("table", "csv", "json"), default="table",
         help="how to print it; json is one object per line (default: table, of the first 1,000 rows)",
     )  # fmt: skip
+    sql.add_argument(
+        "--timeout", type=duration, metavar="TIME", help="give up after this long: 30s or 5m (default: never)"
+    )
     upgrade = add_command(
         commands, "upgrade", checked(_upgrade), help="take over a lake of an older release",
         description=_UPGRADE, epilog=_UPGRADE_EPILOG,
@@ -161,7 +174,10 @@ def _check(options: argparse.Namespace) -> ExitCode:
     from gateway.pipeline.check import check  # noqa: PLC0415
     from gateway.pipeline.lake import Lake  # noqa: PLC0415
 
-    complete = check(Lake(options.lake), options.journal, sys.stdout, quiet=options.quiet)
+    since = f"{options.since:%Y-%m-%d}" if options.since else ""
+    complete = check(
+        Lake(options.lake), options.journal, sys.stdout, quiet=options.quiet, overdue=options.overdue, since=since
+    )
     return ExitCode.OK if complete else ExitCode.FAILURE
 
 
@@ -199,7 +215,7 @@ def _sql(options: argparse.Namespace) -> ExitCode:
     from gateway.pipeline.lake import Lake  # noqa: PLC0415
     from gateway.pipeline.query_output import print_query  # noqa: PLC0415
 
-    print_query(Lake(options.lake), options.query, options.format, sys.stdout)
+    print_query(Lake(options.lake), options.query, options.format, sys.stdout, timeout=options.timeout)
     return ExitCode.OK
 
 

@@ -29,8 +29,11 @@ def duration_or_null(text: str) -> float:
 
 
 def size(text: str) -> int:
-    """The bytes in a size, in the forms that a configuration file takes."""
-    return _read(Size().read, text)
+    """The bytes in a size above 0, in the forms that a configuration file takes."""
+    found = _read(Size().read, text)
+    if found < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: write 64MiB or 1GiB")
+    return found
 
 
 def size_or_null(text: str) -> int | None:

@@ -31,7 +31,7 @@ from gateway.pipeline.lake import Lake, known_trouble
 from gateway.pipeline.progress import Progress
 from gateway.pipeline.rabbitmq_stream import EARLIEST, TEXTS, RabbitMQStream, StreamOptions, ask, resolved
 from gateway.pipeline.spark_session import SparkOptions, configured, first_line, spark_session
-from gateway.pipeline.spark_tables import list_files, write_files
+from gateway.pipeline.spark_tables import write_files
 from gateway.pipeline.stream_client import BrokerAwayError, StreamConnection
 
 _OUR_ERROR: Final = re.compile(r"^gateway\.\S+Error: (.*)", re.MULTILINE)
@@ -172,7 +172,7 @@ class _ArchiveRun:
         end = min(waiting.end, start + self._options.batch_rows)
         directory, now = uuid.uuid4().hex, datetime.now(UTC)
         write_files(self._kept(self._read(spark, stream, start, end), now), self._lake, "messages", directory)
-        files = list_files(spark, self._lake, directory, ["messages"]).get("messages", [])
+        files = self._lake.written_files("messages", directory)
         if not self._lake.commit_from("messages", files, self._reader(stream), waiting.position, end):
             self._progress.say(f"{stream}: another archive has read the same messages")
             return

@@ -10,7 +10,7 @@ from gateway.amqp import properties as amqp
 from gateway.errors import CodecError
 from gateway.session import translate
 from gateway.session.delivery_ledger import OUT_OF_ORDER, AckMode, DeliveryLedger
-from gateway.session.destinations import TEMP_QUEUE, DestinationKind, message_destination, parse
+from gateway.session.destinations import TEMP_QUEUE, DestinationKind, kind_of, message_destination, with_slashes
 from gateway.session.traffic import DeliveryCounter, TrafficByDestination, TrafficCounter
 from gateway.stomp.block_cache import BlockCache
 from gateway.stomp.encoder import encode_headers
@@ -104,7 +104,7 @@ class Subscription:
         # ``first_base`` stays; ``base`` grows with each channel that is lost.
         self.base = self.first_base = base
         self.destination = destination
-        self.kind = parse(destination).kind if destination else DestinationKind.TEMP_QUEUE
+        self.kind = kind_of(destination) if destination else DestinationKind.TEMP_QUEUE
         # The name of the queue that it consumes, once the broker has answered.
         self.queue = ""
         # Whether its messages come from a stream, which takes none back: RabbitMQ before 4.0 answers a basic.nack by
@@ -134,11 +134,12 @@ class Subscription:
         self._is_pending = False
         self._notify_above = 0 if mode is AckMode.AUTO else _NEVER
         self._urgent_after = max(1, window // 4)
-        # What MESSAGE begins with, and what stands before the number in message-id and ack; empty without ack.
+        # What MESSAGE begins with, what stands before the number in message-id and ack, which is empty without ack, and
+        # whether topics are shown with slashes.
         named = b"subscription:%b\n" % escape(identifier) if identifier is not None else b""
         delivery = b"%b@@%b@@" % (escape(tag), escape(session))
         ack = b"\nack:" + delivery if shows_ack and mode is not AckMode.AUTO else b""
-        self._prefixes = (_MESSAGE + named, b"message-id:" + delivery, ack)
+        self._prefixes = (_MESSAGE + named, b"message-id:" + delivery, ack, False)
         self._header_cache = BlockCache[tuple[bytes, bytes, bytes]](_MOST_BYTES, _size_of_block)
         # What stands before the number, between the two numbers of a MESSAGE with an ack header, and behind; and what
         # that is for: route, properties, size of the body, redelivered.
@@ -151,6 +152,10 @@ class Subscription:
     def last_number(self) -> int:
         """The number in the message-id of the last delivery."""
         return self.base + self.ledger.last_tag
+
+    def show_slashes(self) -> None:
+        """Write the topics of MESSAGEs with slashes in place of dots."""
+        self._prefixes = (*self._prefixes[:3], True)
 
     @property
     def address(self) -> bytes:
@@ -344,7 +349,9 @@ class Subscription:
         """The parts of MESSAGE that do not change: before the number, before the ack's number, and after that."""
         split = route[0] + 1
         destination = message_destination(route[1:split], route[split + 1 :])
-        start, message_id, ack = self._prefixes
+        start, message_id, ack, shows_slashes = self._prefixes
+        if shows_slashes:
+            destination = with_slashes(destination)
         before = b"%bdestination:%b\n%b" % (start, escape(destination), message_id)
         if self.is_stream is not False:
             self._follow_stream(properties)

@@ -23,9 +23,18 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from gateway.errors import FrameError, TlsHandshakeError
+from gateway.errors import FrameError, HttpRequestError, TlsHandshakeError
 from gateway.stomp.block_cache import BlockCache
-from gateway.stomp.frame import ACK_ID, CONTENT_LENGTH, RECEIPT, AckFrame, Frame, HeaderBlock, ReceiptAndBody
+from gateway.stomp.frame import (
+    ACK_ID,
+    CONTENT_LENGTH,
+    RECEIPT,
+    AckFrame,
+    Frame,
+    HeaderBlock,
+    OversizedFrame,
+    ReceiptAndBody,
+)
 from gateway.stomp.headers import printable, read_integer, split_line
 
 # Between frames any number of NUL, LF and CR LF may stand: heart-beats, and the line's end that may follow a frame.
@@ -38,6 +47,8 @@ _FIRST_OF_SEND: Final = ord("S")
 _FIRST_OF_ACK: Final = ord("A")
 # What a TLS handshake begins with (RFC 8446, 5.1). No command does.
 _FIRST_OF_TLS: Final = 0x16
+# The first line of an HTTP request (RFC 9112, 3). No command has a space.
+_HTTP_REQUEST: Final = re.compile(rb"[!-~]+ [!-~]+ HTTP/\d\.\d")
 
 # Header blocks are cached for each connection, none larger than this: enough for a producer that sends to a thousand
 # destinations in turn. Of what is cut out of the first of its kind, which stays with it, so much may be kept.
@@ -72,12 +83,16 @@ class FrameLimits:
     ``frame`` bounds a whole frame, ``headers`` the distinct headers in it, ``header`` each name and each value, and
     ``lines`` its header lines, those that repeat a name included: each costs as much time as a distinct one. They may
     be raised between frames: a client that has logged in is trusted with more.
+
+    With ``skips_bodies`` a SEND whose body is too large is no error: it is read to its end and handed out as an
+    `OversizedFrame`, without the body.
     """
 
     frame: int = 4 * 1024 * 1024
     headers: int = 100
     header: int = 100 * 1024
     lines: int = 1000
+    skips_bodies: bool = False
 
 
 class _Head(NamedTuple):
@@ -163,6 +178,30 @@ class _PartialBody:
         return None if self._missing else (self._frame, self._rest, self._position)
 
 
+class _SkippedBody(_PartialBody):
+    """The rest of a SEND that is too large, of which nothing is kept. ``missing`` is None if a NUL ends the body."""
+
+    __slots__ = ("_ends_with_nul",)
+
+    def __init__(self, frame: Frame, missing: int | None) -> None:
+        super().__init__(frame, 1, b"", missing or 1)
+        self._ends_with_nul = missing is None
+
+    def feed(self, data: bytes) -> None:
+        """Take what one read gave."""
+        if not self._missing:
+            self._rest += data
+        elif self._ends_with_nul:
+            end = data.find(b"\0")
+            if end >= 0:
+                self._missing, self._rest, self._position = 0, data, end
+        elif len(data) < self._missing:
+            self._missing -= len(data)
+        else:
+            self._rest, self._position, self._missing = data, self._missing - 1, 0
+        self.size = 1 + len(self._rest)
+
+
 class Decoder:
     """Reads the frames of one client. Its ``limits`` may be raised between frames."""
 
@@ -229,7 +268,7 @@ class Decoder:
         if self._is_complete(partial):
             self._chunk, self._position, self._head, self._partial = bytes(partial.buffer), 0, partial.head, None
         elif len(partial.buffer) > self.limits.frame:
-            raise self._too_large()
+            self._partial = _SkippedBody(self._oversized(partial.head), None)
 
     def next_frame(self) -> Frame | None:  # noqa: PLR0911 - hot: in one piece, since every call costs
         """Hand out the next complete frame; None when more bytes are needed.
@@ -441,7 +480,7 @@ class Decoder:
         length = _content_length(header_block.command, header_block.headers)
         stop = chunk.find(b"\0", body) if length is None else body + length
         if stop - start >= self.limits.frame:
-            raise self._too_large()
+            return self._skip_body(self._oversized(head), stop)
         if length is None and not 0 <= stop < len(chunk):
             self._keep_partial(start, head)
             return None
@@ -509,7 +548,31 @@ class Decoder:
             self._block_read(partial, head)
         self._is_complete(partial)  # it is not; this notes what has arrived
         if len(rest) > self.limits.frame:
+            self._partial = _SkippedBody(self._oversized(partial.head), None)
+
+    def _skip_body(self, frame: OversizedFrame, stop: int) -> Frame | None:
+        """Read on after the body, which is to end at ``stop``; the frame if it has arrived."""
+        chunk = self._chunk
+        if stop >= len(chunk):
+            self._partial = _SkippedBody(frame, stop + 1 - len(chunk))
+            self._chunk, self._position, self._head = b"", 0, None
+            return None
+        if chunk[stop]:
+            raise _no_nul()
+        self._position = stop + 1
+        return frame
+
+    def _oversized(self, head: _Head | None) -> OversizedFrame:
+        """What is handed out for a SEND that is too large.
+
+        Raises:
+            FrameError: such a SEND is an error, or the frame is not a SEND, or its headers are too large.
+        """
+        if head is None or not self.limits.skips_bodies or head.header_block.command != b"SEND":
             raise self._too_large()
+        headers = head.header_block.headers
+        # Another header block: what is cached on the one that is repeated would publish the frame.
+        return OversizedFrame(HeaderBlock(b"SEND", headers), b"", headers.get(RECEIPT))
 
     def _unfinished(self, frame: Frame, start: int, body: int, stop: int) -> Frame | None:
         """Keep a frame whose header block is known and whose body has not arrived; any other takes the slow path."""
@@ -576,7 +639,7 @@ class Decoder:
         if length is not None:
             partial.has_length = True
             if head.body + length >= self.limits.frame:
-                raise self._too_large()
+                self._oversized(head)  # an error, or else it is skipped once the frame is looked at
         partial.head = head
         partial.searched = head.body
 
@@ -618,6 +681,8 @@ def _command(line: bytes) -> bytes:
         line = line[:-1]
     if b"\r" in line:
         raise FrameError("a carriage return that is not followed by a line feed in a command")
+    if b" HTTP/" in line and _HTTP_REQUEST.fullmatch(line):
+        raise HttpRequestError("HTTP is not spoken on this port")
     return line
 
 

@@ -114,3 +114,9 @@ class AckFrame(Frame):
         if self.receipt is not None:
             headers[RECEIPT] = self.receipt
         return headers
+
+
+class OversizedFrame(Frame):
+    """A SEND that is larger than a frame may be, without its body."""
+
+    __slots__ = ()

@@ -24,7 +24,12 @@ _CACHED_BLOCKS: Final = 2000
 _CACHED_HEADERS: Final = 1000
 
 # A session ends so without an ERROR.
-_QUIET_ENDS: Final = (CloseReason.DISCONNECT, CloseReason.CLIENT_GONE, CloseReason.TLS_ON_PLAIN_PORT)
+_QUIET_ENDS: Final = (
+    CloseReason.DISCONNECT,
+    CloseReason.CLIENT_GONE,
+    CloseReason.TLS_ON_PLAIN_PORT,
+    CloseReason.HTTP_ON_STOMP_PORT,
+)
 
 
 class Client:

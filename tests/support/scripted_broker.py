@@ -207,7 +207,8 @@ class BridgedClient:
         """Go on as far as it goes."""
         self.advances += 1
         self.session.run(self._decoder)
-        self.bridge.flush()
+        while self.bridge.flush():
+            self.session.run(self._decoder)
         self.output += b"".join(self.session.output)
         self.session.output.clear()
 

@@ -234,7 +234,7 @@ def test_every_decision_is_listed_once() -> None:
     assert _LINK.findall((DOCS / "adr" / "README.md").read_text("utf-8")) == files
     numbers = [int(name[:4]) for name in files]
     # Decisions that were given up before they were made have left three numbers unused.
-    assert numbers == [number for number in range(1, numbers[-1] + 1) if number not in (32, 33, 35)]
+    assert numbers == [number for number in range(1, numbers[-1] + 1) if number not in (32, 33, 35, 53)]
 
 
 def test_every_word_of_the_glossary_is_used() -> None:

@@ -145,7 +145,7 @@ class LinkChannel:
         self.discard(owner)
         _ = self.start_closing()
 
-    def declare(self, queue: QueueSpec, *, nowait: bool = False) -> Awaitable[str]:
+    def declare(self, queue: QueueSpec, *, nowait: bool = False) -> asyncio.Future[str]:
         """Declare a queue (queue.declare); its name, which the broker chooses if ``queue`` has none.
 
         With ``nowait``, for a queue with a name, the answer to a later method is this one's, too.
