@@ -218,19 +218,17 @@ def test_no_password_is_shown(broker_url: str) -> None:
     assert "hush" not in str(caught.value)
 
 
-def test_the_first_conversation_of_the_page_works(
-    spark: SparkSession, broker_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.kills
+def test_the_first_conversation_of_the_page_works(broker_url: str) -> None:
     page = (ROOT / "docs/pipeline.md").read_text("utf-8")
     program = next(text for text in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S) if "hello-stream" in text)
     assert program.count("\n") <= 11
-    monkeypatch.setenv("PYSPARK_PYTHON", "")  # set, and set back
-    monkeypatch.setattr(spark, "stop", lambda: None)
+    program = program.replace("amqp://guest:guest@127.0.0.1:5672/", broker_url)
     try:
-        exec(program.replace("amqp://guest:guest@127.0.0.1:5672/", broker_url), {})  # noqa: S102 - as a reader does
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     finally:
         delete_queue(broker_url, "hello-stream")
-    assert "|     0|/queue/hello-stream| Hello 0|" in capsys.readouterr().out
+    assert "|     0|/queue/hello-stream| Hello 0|" in done.stdout, done.stderr
 
 
 @pytest.mark.kills
