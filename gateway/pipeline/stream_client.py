@@ -28,6 +28,7 @@ from gateway.amqp.methods import Close, Method
 from gateway.amqp.properties import Properties
 from gateway.amqp.splitter import Sink, Splitter
 from gateway.errors import CodecError, PipelineError
+from gateway.pieces import Body
 
 OFFSET: Final = b"x-stream-offset"
 """The entry of the headers table in which the broker tells a message's offset."""
@@ -315,7 +316,7 @@ class StreamConsumer:
         self._arrived.clear()
         return taken
 
-    def deliver(self, tag: int, _redelivered: bool, route: bytes, encoded: bytes, body: bytes) -> None:
+    def deliver(self, tag: int, _redelivered: bool, route: bytes, encoded: bytes, body: Body) -> None:
         """Hold a message. HOT: once per message."""
         found = properties.decode(encoded)
         headers = found.headers or []
@@ -325,7 +326,7 @@ class StreamConsumer:
                 break
         else:
             raise CodecError("it has no offset, so the queue is no stream")
-        self._held.append(StreamMessage(value, route, found, body))
+        self._held.append(StreamMessage(value, route, found, bytes(body)))
         self._last_tag = tag
         self._bytes += len(body)
         if self._bytes > _MOST_BYTES:

@@ -84,7 +84,7 @@ def test_an_http_request_is_answered_in_http_before_the_login(after: bytes, step
                 conversation.malformed(error)
             conversation.run(decoder)
     assert (conversation.state, conversation.close_reason) == (State.CLOSED, CloseReason.HTTP_ON_STOMP_PORT)
-    head, _, body = b"".join(conversation.output).partition(b"\r\n\r\n")
+    head, _, body = joined(conversation.output).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert b"Content-Length: %d\r\n" % len(body) in head
     assert b"STOMP" in body
