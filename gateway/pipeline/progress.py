@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TextIO
 
+from gateway.pipeline.check_output import first_few
+
 if TYPE_CHECKING:
     from gateway.pipeline.batches import IngestedBatch
 
@@ -30,7 +32,7 @@ class Progress:
     def start(self, journals: Sequence[str], lake: str, waiting: int) -> None:
         """Print the places, and how many segments are waiting."""
         what = f": {_counted(waiting, 'segment') if waiting else 'no segments'} waiting"
-        self.say(f"journal{'s'[: len(journals) != 1]} {', '.join(journals)}, lake {lake}{what}")
+        self.say(f"journal{'s'[: len(journals) != 1]} {first_few(journals)}, lake {lake}{what}")
 
     def batch(self, batch: IngestedBatch, *, seconds: float) -> None:
         """Print what a batch contained, how many seconds it took, and the age of its newest event."""
