@@ -1,8 +1,9 @@
 """TLS contexts for brokers and for clients, which follow their files.
 
 Certificates are renewed while a gateway runs. `TlsContexts.look` makes a new context when a file has changed, and new
-connections use that one. If the new files cannot be used, because a tool has written only one of two yet, for example,
-the old context stays until they can. A mounted secret of Kubernetes is a link whose target changes: `stat` follows it.
+connections use that one. If the new files cannot be used, because a tool has written only one of two yet, or because
+the certificate has expired, for example, the old context stays until they can. A mounted secret of Kubernetes is a link
+whose target changes: `stat` follows it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import time
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 import structlog
@@ -145,7 +148,8 @@ class TlsContext:
         # The files as they were when they could not be used; None if the last try succeeded.
         self._unusable: list[object] | None = None
         self.context = _make(settings)
-        self.expires_at = _expiry(settings.cert_file)
+        self._validity = _validity(settings.cert_file)
+        self.expires_at = self._validity.expires_at
 
     @property
     def file(self) -> Path | None:
@@ -164,7 +168,10 @@ class TlsContext:
             return False
         self._seen = states
         try:
-            context, expires_at = _make(self._settings), _expiry(self._settings.cert_file)
+            context, validity = _make(self._settings), _validity(self._settings.cert_file)
+            # The one in use may have expired; then other files, such as new authorities, are still taken.
+            if validity != self._validity:
+                validity.check(time.time())
         except OSError as error:
             # Files that stay unusable are tried again, since two states may look the same. One line is enough.
             if states != self._unusable:
@@ -172,7 +179,7 @@ class TlsContext:
             self._unusable = states
             return False
         self._unusable = None
-        self.context, self.expires_at = context, expires_at
+        self.context, self._validity, self.expires_at = context, validity, validity.expires_at
         log.info("certificate changed", file=str(self.file))
         return True
 
@@ -193,17 +200,40 @@ def _make(settings: TlsSettings) -> ssl.SSLContext:
     return listener_tls_context(settings) if isinstance(settings, ServerTls) else broker_tls_context(settings)
 
 
-def _expiry(file: Path | None) -> float | None:
-    """When the first certificate of a file expires, in seconds since 1970; None if that cannot be read."""
+class _Validity(NamedTuple):
+    """From when to when an own certificate is valid, and when the first of its file expires: seconds since 1970.
+
+    None of it is known without a certificate, or if the library cannot read it.
+    """
+
+    begins_at: float | None = None
+    ends_at: float | None = None
+    expires_at: float | None = None
+
+    def check(self, now: float) -> None:
+        """Raises OSError if a certificate is not valid now."""
+        if self.ends_at is not None and self.ends_at <= now:
+            raise OSError(f"the certificate has expired: {_utc(self.ends_at)}")
+        if self.begins_at is not None and self.begins_at > now:
+            raise OSError(f"the certificate is not valid before {_utc(self.begins_at)}")
+
+
+def _utc(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _validity(file: Path | None) -> _Validity:
     if file is None:
-        return None
+        return _Validity()
     # Imported here because the certificate library is large, and not every gateway has a certificate.
     from cryptography import x509  # noqa: PLC0415
 
     with contextlib.suppress(ValueError):  # OpenSSL takes some certificates that the library refuses
-        certificates = x509.load_pem_x509_certificates(file.read_bytes())
-        return min(certificate.not_valid_after_utc for certificate in certificates).timestamp()
-    return None
+        own, *others = x509.load_pem_x509_certificates(file.read_bytes())
+        end = own.not_valid_after_utc
+        first = min((end, *(each.not_valid_after_utc for each in others)))
+        return _Validity(own.not_valid_before_utc.timestamp(), end.timestamp(), first.timestamp())
+    return _Validity()
 
 
 class TlsContexts:

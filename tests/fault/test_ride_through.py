@@ -313,6 +313,28 @@ async def test_an_administrator_closes_one_connection_and_the_others_stay(own_br
         await client.disconnect()
 
 
+async def test_an_exchange_that_does_not_exist_is_refused_at_once_when_only_another_user_was_disconnected(
+    own_broker: Broker,
+) -> None:
+    """One closed link is no broker that went, after which such a refusal might pass."""
+    user = f"user-{secrets.token_hex(4)}"
+    await asyncio.to_thread(own_broker.ctl, "add_user", user, "correct")
+    await asyncio.to_thread(own_broker.ctl, "set_permissions", user, ".*", ".*", ".*")
+    async with (
+        gateway_here(parsed(own_broker.amqp_url)) as gateway,
+        StompClient.logged_in(gateway.addresses[0]) as client,
+        StompClient.logged_in(gateway.addresses[0], login=user, passcode="correct") as other,
+        within(60),
+    ):
+        await other.ask("SUBSCRIBE", id="a", destination="/topic/t")
+        await asyncio.to_thread(own_broker.ctl, "delete_user", user)
+        await until(lambda: asyncio.sleep(0, gateway.stats.host("/").links_lost), lambda lost: lost > 0)
+        [settings] = gateway.config.resolved_virtual_hosts()
+        assert not gateway.pool.is_unsettled(settings)
+        client.write("SUBSCRIBE", id="b", destination="/exchange/nobody/key", receipt="r")
+        await client.expect("ERROR", message="not_found", receipt_id="r")
+
+
 @pytest.fixture
 def vhost(own_broker: Broker) -> Iterator[str]:
     name = f"ride-{secrets.token_hex(4)}"

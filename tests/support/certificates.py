@@ -99,6 +99,7 @@ class Authority:
         alternative_names: Sequence[x509.GeneralName] | bytes = (),
         *,
         valid: bool = True,
+        begins_in_days: int = -3,
     ) -> Identity:
         """Make a certificate for anybody.
 
@@ -108,6 +109,7 @@ class Authority:
             subject: whom it names.
             alternative_names: what else they are called; bytes are the extension's value as it is.
             valid: False for one that expired yesterday.
+            begins_in_days: from when on it is valid.
         """
         own = serialization.load_pem_private_key(self.key.read_bytes(), None)
         assert isinstance(own, ec.EllipticCurvePrivateKey)
@@ -115,7 +117,8 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = subject if subject is not None else distinguished_name([(_COMMON_NAME, name)])
         usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH])
-        builder = _builder(subject, issuer, key.public_key(), valid=valid).add_extension(usage, critical=False)
+        builder = _builder(subject, issuer, key.public_key(), valid=valid, begins_in_days=begins_in_days)
+        builder = builder.add_extension(usage, critical=False)
         of_issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(own.public_key())
         builder = builder.add_extension(of_issuer, critical=False)
         if isinstance(alternative_names, bytes):
@@ -167,7 +170,7 @@ def encrypted(key: Path, target: Path, passphrase: bytes) -> None:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, *, valid: bool
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, *, valid: bool, begins_in_days: int = -3
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
@@ -176,8 +179,8 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - 3 * _DAY)
-        .not_valid_after(now + _DAY if valid else now - _DAY)
+        .not_valid_before(now + begins_in_days * _DAY)
+        .not_valid_after(now + max(1, begins_in_days + 1) * _DAY if valid else now - _DAY)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 

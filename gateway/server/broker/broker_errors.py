@@ -44,6 +44,10 @@ With others it blames something that was sent on the connection."""
 _PASSING: Final = frozenset((CONNECTION_FORCED, INTERNAL_ERROR, NOT_ALLOWED, NOT_FOUND, RESOURCE_LOCKED))
 
 
+# RabbitMQ says this on every connection when it stops.
+_STOPS: Final = "broker forced connection closure"
+
+
 class UpstreamError(GatewayError):
     """The broker closed a channel or a connection; ``code`` and ``text`` are the broker's.
 
@@ -68,6 +72,11 @@ class LinkDownError(UpstreamError):
 def passes(refusal: UpstreamError) -> bool:
     """Whether a refusal may pass. What was consumed before is well-formed: 406 is a stream that starts."""
     return refusal.code in _PASSING or (refusal.code == PRECONDITION_FAILED and refusal.method == CONSUME)
+
+
+def is_shutdown(closed: UpstreamError) -> bool:
+    """Whether a broker closed a connection because it stops, and not because an operator wanted it closed."""
+    return closed.code == CONNECTION_FORCED and _STOPS in closed.text
 
 
 def cause_of(error: BaseException, *known: UpstreamError | None) -> BaseException:

@@ -16,6 +16,8 @@ log = structlog.get_logger("gateway.broker")
 _SHORTEST_WAIT: Final = 1.0
 _LONGEST_WAIT: Final = 30.0
 _MOST_DOUBLINGS: Final = 5
+# Links that end without a word of the broker within so many seconds ended because the broker went.
+_TOGETHER: Final = 1.0
 UNREACHABLE_HINT: Final = (
     "see whether RabbitMQ runs there, and upstream in the configuration; stomp-gateway check tries each step"
 )
@@ -33,8 +35,10 @@ class Circuit:
         self.is_late = False
         # When the broker last answered or did not; None before.
         self.known_at: float | None = None
-        # When it last ceased to answer, answered again, or closed a link.
+        # When it last ceased to answer, answered again, or stopped.
         self.changed_at = float("-inf")
+        # When a link last ended without a word of the broker.
+        self._cut_at = float("-inf")
         self._retry_at = 0.0
         self._is_asked = False
 
@@ -78,6 +82,15 @@ class Circuit:
         if is_trial or not self.is_open:
             self.failures += 1
             self._wait(now)
+
+    def link_cut(self, now: float, *, is_last: bool) -> None:
+        """A link ended without a word of the broker; ``is_last``: no other link to it is open.
+
+        One of several proves nothing: a network or an operator may cut a single connection.
+        """
+        if is_last or now - self._cut_at < _TOGETHER:
+            self.changed_at = now
+        self._cut_at = now
 
     def _wait(self, now: float) -> None:
         longest = min(_SHORTEST_WAIT * 2 ** min(max(self.failures - 1, 0), _MOST_DOUBLINGS), _LONGEST_WAIT)

@@ -65,11 +65,17 @@ class Dialer:
         detail = "; ".join(known) or "no broker answered in time"
         return LinkDownError(CONNECTION_FORCED, "no broker answers", detail)
 
-    def link_lost(self, broker: BrokerUrl) -> None:
-        """A broker has closed a link, or does not answer on it any more."""
+    def broker_stops(self, broker: BrokerUrl) -> None:
+        """A broker says that it stops."""
         for circuit in self._circuits.values():
             if circuit.broker == broker:
                 circuit.changed_at = self._clock()
+
+    def link_cut(self, broker: BrokerUrl, *, is_last: bool) -> None:
+        """A link to a broker ended without a word; see `Circuit.link_cut`."""
+        for circuit in self._circuits.values():
+            if circuit.broker == broker:
+                circuit.link_cut(self._clock(), is_last=is_last)
 
     def note_change(self, upstream: Upstream) -> None:
         """One of a virtual host's brokers went, as far as can be told from the others."""

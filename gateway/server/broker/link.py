@@ -144,8 +144,9 @@ class Link:
         self.is_closing = False
         # Whether new channels go to other links, and this one closes when it has none any more.
         self.is_draining = False
-        # The reason, once it is closed.
+        # The reason, once it is closed, and whether it ended without the broker's connection.close.
         self.closed: LinkDownError | None = None
+        self.was_cut = False
         self.tuning = Tuning()
         self.splitter = Splitter(self._control_frame)
         # Whether the broker has an alarm, and whether the link's write buffer is full.
@@ -422,6 +423,7 @@ class Link:
     def _lost(self, cause: str) -> LinkDownError:
         """The reason of the link's end; ``cause``, for the log, is that if the broker has said nothing."""
         if self.closed is None:
+            self.was_cut = not self.is_closing
             text = "CONNECTION_FORCED - the connection to the broker was lost"
             self.closed = LinkDownError(CONNECTION_FORCED, text, "closed by the gateway" if self.is_closing else cause)
         return self.closed

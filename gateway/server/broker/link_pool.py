@@ -25,7 +25,7 @@ import structlog
 
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.journal.journal import Journal
-from gateway.server.broker.broker_errors import BROKER_FAULTS, CONNECTION_FORCED, LinkDownError
+from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, is_shutdown
 from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dial_slots import DialSlots
@@ -137,8 +137,11 @@ class LinkPool:
         self.descriptors.link_gone(is_own=bool(link.client_properties.session))
         if not link.is_closing:
             self._stats.host(self._stats.label(link.virtual_host)).links_lost += 1
-            if link.closed is not None and link.closed.code in BROKER_FAULTS:
-                self.dialer.link_lost(link.broker)
+            if link.was_cut:
+                is_last = all(other.broker != link.broker for other in self.links)
+                self.dialer.link_cut(link.broker, is_last=is_last)
+            elif link.closed is not None and is_shutdown(link.closed):
+                self.dialer.broker_stops(link.broker)
 
     def is_unsettled(self, virtual_host: VirtualHost, within: float = math.inf) -> bool:
         """Whether a broker of a virtual host went or came in the last seconds, and sessions ride through such changes.

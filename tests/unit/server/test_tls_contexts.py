@@ -7,6 +7,7 @@ import os
 import shutil
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -60,6 +61,41 @@ def test_files_that_stay_unusable_are_logged_once_and_used_when_they_fit(
     assert context.context is not before
     assert not context.is_stale
     assert [line["event"] for line in lines] == ["certificate unusable"] * 2 + ["certificate changed"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"valid": False}, "the certificate has expired: "),
+        ({"begins_in_days": 2}, "the certificate is not valid before "),
+    ],
+)
+def test_a_renewed_certificate_that_is_not_valid_now_is_not_used(
+    settings: ServerTls, authority: Authority, tmp_path: Path, wrong: dict[str, Any], reason: str
+) -> None:
+    context = TlsContext(settings)
+    before, expires_at = context.context, context.expires_at
+    with capture_logs() as lines:
+        for source in (authority.identify(tmp_path, "wrong", **wrong), authority.identify(tmp_path, "right")):
+            for new, old in zip((source.certificate, source.key), (settings.cert_file, settings.key_file), strict=True):
+                shutil.copy(new, old)
+            is_right = source.certificate.stem == "right"
+            assert context.look() == is_right
+            assert context.is_stale != is_right
+            assert (context.context is before) != is_right
+            assert is_right or context.expires_at == expires_at
+    assert [line["event"] for line in lines] == ["certificate unusable", "certificate changed"]
+    assert lines[0]["reason"].startswith(reason)
+
+
+def test_an_expired_certificate_that_is_in_use_keeps_no_other_file_away(authority: Authority, tmp_path: Path) -> None:
+    identity = authority.identify(tmp_path, "server", valid=False)
+    authorities = tmp_path / "authorities.pem"
+    shutil.copy(authority.certificate, authorities)
+    settings = ServerTls.model_construct(cert_file=identity.certificate, key_file=identity.key, ca_file=authorities)
+    context = TlsContext(settings)
+    authorities.write_bytes(authorities.read_bytes() * 2)
+    assert context.look()
 
 
 def test_unusable_files_are_tried_again_even_if_they_look_the_same(

@@ -52,6 +52,25 @@ def test_a_link_that_nobody_waits_for_goes_to_the_first_broker_however_slow(
     assert run_in_virtual_time(scene()) == answers
 
 
+def test_one_link_of_several_that_is_cut_is_no_change_of_the_broker() -> None:
+    now = 0.0
+    dialer = Dialer(lambda: now, TlsContexts(), LogLimits(Logging(), lambda: now), PacedWork())
+    [broker] = upstream("a").urls
+    dialer.circuits(upstream("a"))[0].answered(now)
+    before = dialer.changed_at(upstream("a"))
+    dialer.link_cut(broker, is_last=False)
+    now = 5.0
+    dialer.link_cut(broker, is_last=False)
+    assert dialer.changed_at(upstream("a")) == before
+    # Two at a time are, and so is the only one.
+    now = 5.5
+    dialer.link_cut(broker, is_last=False)
+    assert dialer.changed_at(upstream("a")) == 5.5
+    now = 90.0
+    dialer.link_cut(broker, is_last=True)
+    assert dialer.changed_at(upstream("a")) == 90.0
+
+
 def test_a_broker_that_has_not_answered_the_first_question_may_have_gone() -> None:
     """A gateway that starts while a node stands still does not know yet what that makes the others refuse."""
     dialer = Dialer(lambda: 7.0, TlsContexts(), LogLimits(Logging(), lambda: 0.0), PacedWork())
