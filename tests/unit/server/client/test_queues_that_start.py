@@ -44,7 +44,7 @@ def test_it_is_waited_for(frame: str) -> None:
         await client.say(frame, seconds=5)
         assert b"ERROR" not in client.output
         broker.script = lambda link, method: usual_answer(method)
-        await asyncio.sleep(5)
+        await asyncio.sleep(30)
         if client.session.confirms:
             client.session.confirm(client.session.confirms.last_sequence, True, True)
             client.advance()
@@ -62,7 +62,7 @@ def test_what_was_sent_before_is_published_again_when_the_channel_goes_with_the_
         await client.say(SENDS, seconds=5)
         broker.script = lambda link, method: usual_answer(method)
         broker.methods.clear()
-        await asyncio.sleep(5)
+        await asyncio.sleep(30)
         assert broker.methods.count("Basic.Publish") == 2
         client.session.confirm(client.session.confirms.last_sequence, True, True)
         client.advance()
@@ -144,7 +144,7 @@ def test_a_stream_whose_replica_starts_is_waited_for_for_some_seconds(text: str)
         await client.say(CONSUMES, seconds=5)
         assert b"ERROR" not in client.output
         broker.script = lambda link, method: usual_answer(method)
-        await asyncio.sleep(5)
+        await asyncio.sleep(30)
         assert b"receipt-id:1" in client.output
         broker.script = refuse_consumer
         await client.say(CONSUMES.replace("id:1\n", "id:2\n", 1), seconds=9)
