@@ -360,7 +360,8 @@ class _Fixed(Collector):
 def _broker(states: tuple[BrokerState, ...]) -> BrokerState:
     """A broker as several workers see it: it answers if it answers one of them."""
     best = next((state for state in states if state.is_up), states[0])
-    return BrokerState(best.broker, best.reason, sum(state.links for state in states))
+    alarm = next((state.alarm for state in states if state.alarm), "")
+    return BrokerState(best.broker, best.reason, sum(state.links for state in states), alarm)
 
 
 def _sum(counts: Iterable[dict[str, int]]) -> Counter[str]:

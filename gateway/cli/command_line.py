@@ -202,12 +202,19 @@ def _check(options: argparse.Namespace) -> ExitCode:
     print(f"{checked}: no mistakes ({_contents(config)}){_warnings(config)}")
     if options.offline:
         return ExitCode.OK
-    from gateway.server.broker.probe import first_broker_warnings, probe, report_lines, unserved  # noqa: PLC0415
+    from gateway.server.broker.probe import (  # noqa: PLC0415
+        alarm_warnings,
+        first_broker_warnings,
+        probe,
+        report_lines,
+        unserved,
+    )
     from gateway.server.descriptors import unreachable_limits  # noqa: PLC0415
 
     reports = run_coroutine(probe(config.resolved_virtual_hosts()))
     warnings = [
         *first_broker_warnings(config.resolved_virtual_hosts(), reports),
+        *alarm_warnings(reports),
         *(f"warning: {text}" for text in unreachable_limits(config)),
     ]
     print("\n".join([*report_lines(reports), *warnings]))

@@ -338,6 +338,8 @@ class Publisher:
                 self.confirms.take_all()
         if isinstance(operation, ops.PreparePublisher) and operation.queue is not None:
             context.declared_queues.add(operation.queue.name, operation.queue)
+        # During an alarm the SEND that asked for the channel is still taken.
+        context.holds.discard(Hold.BROKER_BLOCKED)
         context.operation_done()
 
     def set_blocked(self, blocked: bool) -> None:
@@ -345,6 +347,9 @@ class Publisher:
         self._blocked = blocked
         if not blocked:
             self._context.holds.discard(Hold.BROKER_BLOCKED)
+        elif isinstance(self._context.operation, ops.PreparePublisher):
+            # The broker answers nothing on this link before the alarm is over.
+            self._context.holds.add(Hold.BROKER_BLOCKED)
 
     def confirm(self, sequence: int, multiple: bool, accepted: bool) -> None:
         """Take the broker's basic.ack or basic.nack of published messages, and send the RECEIPTs that wait for it.

@@ -439,6 +439,8 @@ class Session:
             return
         if event.code == _ACCESS_REFUSED and self._publisher.ask_for_name(operation):
             return
+        if isinstance(operation, ops.PreparePublisher):
+            context.holds.discard(Hold.BROKER_BLOCKED)
         receipt = context.receipt_of(context.operation_failed())
         if event.of_publish:
             receipt = self._publisher.confirms.receipt_of_failure(event.text)

@@ -71,7 +71,7 @@ async def test_a_usable_broker_is_described(broker: Broker, tmp_path: Path) -> N
     assert product == "RabbitMQ"
     assert version[0].isdigit()
     assert found.pop("login").startswith("yes: ")
-    assert found == {"reachable": "yes", "TLS": "not used", "virtual host": "yes: / can be used"}
+    assert found == {"reachable": "yes", "TLS": "not used", "virtual host": "yes: / can be used", "alarm": "none"}
 
 
 async def test_each_virtual_host_that_cannot_be_served_is_named_with_the_reason(broker: Broker, tmp_path: Path) -> None:

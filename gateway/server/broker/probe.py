@@ -9,6 +9,7 @@ pamqp's frames on a plain stream (AMQP 0-9-1, 2.2.4), where the library cannot a
 * start-ok and tune: the login, and without a virtual host the last step. The library always opens a virtual host, and
   its error does not say which of the two was refused.
 * tune-ok, open, open-ok and close: on this connection, since the broker has just let it in.
+* A message that no queue gets: RabbitMQ tells of a memory or disk alarm only a connection that publishes.
 
 A frame is read by hand, because it is bounded: where no AMQP is spoken, the library would wait for up to 4 GiB.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import ssl
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +37,8 @@ from gateway.server.broker.host_resolver import HostResolver
 
 _MAX_HANDSHAKE_FRAME: Final = 1 << 20
 _ABORT_TIMEOUT: Final = 1.0
+# Seconds.
+_HEARTBEAT: Final = 5
 # Characters of what a broker calls itself.
 _LONGEST_NAME: Final = 100
 _FIRST_STEP: Final = "reachable"
@@ -45,7 +49,7 @@ _CLIENT_PROPERTIES: Final[common.FieldTable] = {
     "product": "stomp-gateway",
     "information": "stomp-gateway check",
     # With this the broker answers a refused login with connection.close before it closes the socket.
-    "capabilities": {"authentication_failure_close": True},
+    "capabilities": {"authentication_failure_close": True, "connection.blocked": True},
 }
 
 MethodT = TypeVar("MethodT", bound=base.Frame)
@@ -74,6 +78,7 @@ class ProbeReport:
     virtual_hosts: list[str] = field(default_factory=list)
     steps: list[tuple[str, str]] = field(default_factory=list)
     usable: bool = False
+    alarm: str = ""
 
 
 class _StepFailed(Exception):  # noqa: N818 - it ends an attempt as planned, and never leaves this module
@@ -143,6 +148,13 @@ def first_broker_warnings(virtual_hosts: Iterable[VirtualHost], reports: Sequenc
         first, *others = _targets(virtual_host)
         if virtual_host.upstream.order == "as-written" and first not in usable and usable.intersection(others):
             yield f"warning: virtual host {virtual_host.name}: its links cannot go to its first broker, {first.url}"
+
+
+def alarm_warnings(reports: Iterable[ProbeReport]) -> Iterator[str]:
+    """A line for each broker that has a memory or disk alarm."""
+    alarms = {report.target.url: report.alarm for report in reports if report.alarm}
+    for url, alarm in alarms.items():
+        yield f"warning: {url} has an alarm, {alarm}: it takes no messages until that is over"
 
 
 def unserved(reports: Sequence[ProbeReport]) -> list[str]:
@@ -262,23 +274,43 @@ class _Attempt:
         return tune
 
     async def _open(self, tune: commands.Connection.Tune, amqp_vhost: str) -> None:
-        self._send(commands.Connection.TuneOk(tune.channel_max, tune.frame_max, 0))
+        # Heart-beats tell a broker with an alarm that this connection is gone: it does not read it any more.
+        self._send(commands.Connection.TuneOk(tune.channel_max, tune.frame_max, _HEARTBEAT))
         self._send(commands.Connection.Open(virtual_host=amqp_vhost))
         await self._expect(commands.Connection.OpenOk)
         self._note(f"yes: {amqp_vhost} can be used")
+        self._step = "alarm"
+        self._report.alarm = await self._alarm()
+        if self._report.alarm:
+            self._note(f"yes: {self._report.alarm}")
+            return
+        self._note("none")
         self._send(commands.Connection.Close(200, "checked", 0, 0))
         await self._expect(commands.Connection.CloseOk)
 
-    def _send(self, method: base.Frame) -> None:
-        self._write(frame.marshal(method, 0))
+    async def _alarm(self) -> str:
+        """The broker's text if it has a memory or disk alarm; else empty."""
+        self._send(commands.Channel.Open(), 1)
+        await self._expect(commands.Channel.OpenOk)
+        # To a queue that does not exist. A user who may not publish is told of an alarm, too.
+        self._send(commands.Basic.Publish(exchange="", routing_key=f"stomp-gateway-check-{secrets.token_hex(8)}"), 1)
+        self._write(frame.marshal(header.ContentHeader(0, 0, commands.Basic.Properties()), 1))
+        self._send(commands.Channel.Close(200, "checked", 0, 0), 1)
+        told: base.Frame = commands.Channel.Close()
+        while isinstance(told, commands.Channel.Close):
+            told = await self._expect(commands.Channel.CloseOk, commands.Channel.Close, commands.Connection.Blocked)
+        return told.reason if isinstance(told, commands.Connection.Blocked) else ""
+
+    def _send(self, method: base.Frame, channel: int = 0) -> None:
+        self._write(frame.marshal(method, channel))
 
     def _write(self, data: bytes) -> None:
         if self._writer is None:
             raise ConnectionError("not connected")
         self._writer.write(data)
 
-    async def _expect(self, wanted: type[MethodT]) -> MethodT:
-        """The next frame, which must be a method of this type; connection.close fails the step."""
+    async def _expect(self, *wanted: type[MethodT]) -> MethodT:
+        """The next frame, which must be a method of these types; connection.close fails the step."""
         while True:
             received = await self._read_frame()
             if isinstance(received, wanted):

@@ -26,11 +26,15 @@ _PATIENCE: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """One broker of a virtual host: whether it answers, or why not, and how many links of the virtual host it has."""
+    """One broker of a virtual host: whether it answers, or why not, and how many links of the virtual host it has.
+
+    ``alarm`` is the broker's own text while it has a memory or disk alarm.
+    """
 
     broker: BrokerUrl
     reason: str
     links: int
+    alarm: str = ""
 
     @property
     def is_up(self) -> bool:
@@ -124,10 +128,10 @@ class ReadinessProbe:
             keep = _KEEP_SUCCESS
         return circuit.known_at is None or self._clock() - circuit.known_at > keep
 
-    @staticmethod
-    def _state(circuit: Circuit, links: int) -> BrokerState:
+    def _state(self, circuit: Circuit, links: int) -> BrokerState:
         """An open link proves that the broker is there, whatever happened to a dial."""
-        return BrokerState(circuit.broker, "" if links else circuit.reason, links)
+        broker = circuit.broker
+        return BrokerState(broker, "" if links else circuit.reason, links, self._pool.alarms.of(broker))
 
     async def _probe(self, circuit: Circuit, virtual_host: VirtualHost) -> None:
         is_trial = circuit.begin(self._clock())
