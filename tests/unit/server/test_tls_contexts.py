@@ -62,6 +62,39 @@ def test_files_that_stay_unusable_are_logged_once_and_used_when_they_fit(
     assert [line["event"] for line in lines] == ["certificate unusable"] * 2 + ["certificate changed"]
 
 
+@pytest.mark.parametrize(
+    ("days", "reason"), [((-3, -1), "the new certificate has expired"), ((1, 3), "the new certificate is not valid")]
+)
+def test_a_renewed_certificate_that_is_not_valid_now_is_refused_and_the_old_one_kept(
+    settings: ServerTls, authority: Authority, tmp_path: Path, days: tuple[int, int], reason: str
+) -> None:
+    context = TlsContext(settings)
+    before, expires_at = context.context, context.expires_at
+    certificate, key = authority.sign(tmp_path, "wrong", days=days)
+    shutil.copy(certificate, settings.cert_file)
+    shutil.copy(key, settings.key_file)
+    with capture_logs() as lines:
+        assert [context.look() for _ in range(2)] == [False, False]
+    assert [(line["log_level"], line["reason"].startswith(reason)) for line in lines] == [("error", True)]
+    assert (context.context, context.expires_at, context.is_stale, context.refused) == (before, expires_at, True, 1)
+    certificate, key = authority.sign(tmp_path, "right")
+    shutil.copy(certificate, settings.cert_file)
+    shutil.copy(key, settings.key_file)
+    assert context.look()
+    assert not context.is_stale
+
+
+def test_other_authorities_are_used_also_with_an_own_certificate_that_has_expired(
+    authority: Authority, tmp_path: Path
+) -> None:
+    certificate, key = authority.sign(tmp_path, "server", days=(-3, -1))
+    tls = UpstreamTls.model_construct(cert_file=certificate, key_file=key, ca_file=authority.certificate)
+    context = TlsContext(tls)
+    shutil.copy(Authority.make(tmp_path, "other").certificate, authority.certificate)
+
+    assert context.look()
+
+
 def test_unusable_files_are_tried_again_even_if_they_look_the_same(
     settings: ServerTls, authority: Authority, tmp_path: Path
 ) -> None:
