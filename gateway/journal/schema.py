@@ -23,7 +23,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from gateway.errors import StompError
+from gateway.errors import CloseReason, StompError
 
 VERSION: Final = 1
 """The schema version that this module writes and reads."""
@@ -55,7 +55,7 @@ ERROR_CODES: Final = frozenset(
         "subscription-not-found", "server-cancelled-subscription", "missing-transaction", "bad-transaction",
         "transaction-limit-exceeded", "transaction-too-large", "transaction-expired", "transaction-interrupted",
         "message-rejected", "unroutable-message", "heart-beat-timeout", "slow-consumer", "broker-timeout",
-        "token-refused", "token-expired", "closed-by-operator", "shutting-down",
+        "destination-denied", "token-refused", "token-expired", "closed-by-operator", "shutting-down",
         # The broker's: AMQP 0-9-1, section 1.2.
         "broker-error", "content-too-large", "no-route", "no-consumers", "connection-forced", "invalid-path",
         "access-refused", "not-found", "resource-locked", "precondition-failed", "frame-error", "syntax-error",
@@ -67,7 +67,12 @@ ERROR_CODES: Final = frozenset(
 
 
 def error_code(error: StompError) -> str:
-    """The code of an error: its message header in lower case with hyphens, if that is a known code."""
+    """The code of an error: its message header in lower case with hyphens, if that is a known code.
+
+    What the gateway's own rules deny has a code of its own, although its ERROR speaks as the broker does.
+    """
+    if error.close is CloseReason.DESTINATION_DENIED:
+        return str(error.close.value)
     code = error.message.lower().replace(" ", "-").replace("_", "-")
     return code if code in ERROR_CODES else OTHER
 

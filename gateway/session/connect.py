@@ -241,7 +241,7 @@ class ConnectHandler:
             self._check_certificate()
             request = read_connect({}, self._resolve, self.client.certificate_name, is_implicit=True)
         except StompError as error:
-            raise error_frames.closed_for(error, CloseReason.BROKER_ERROR) from None
+            raise error_frames.closed_for(error, CloseReason.LOGIN_REFUSED) from None
         self._ask(request, frame)
 
     def _check_certificate(self) -> None:
@@ -323,7 +323,7 @@ class ConnectHandler:
             return
         context.move(State.CONNECTING)
         if request is not None and request.is_implicit and error.close is None:
-            error = error_frames.closed_for(error, CloseReason.BROKER_ERROR)
+            error = error_frames.closed_for(error, CloseReason.LOGIN_REFUSED)
         context.fail(error, context.receipt_of(frame))
 
 

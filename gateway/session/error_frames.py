@@ -322,7 +322,7 @@ def destination_denied(command: bytes, text: bytes, login: bytes) -> StompError:
     """A destination that an operator's rule denies, in the form of a refusal by the broker."""
     body = b"ACCESS_REFUSED - a destination rule of the gateway denies %b to '%b' for user '%b'"
     body %= command, text[:LONGEST_NAME], login[:LONGEST_NAME]
-    return StompError(_AMQP_NAMES[_ACCESS_REFUSED], body, close=CloseReason.BROKER_ERROR)
+    return StompError(_AMQP_NAMES[_ACCESS_REFUSED], body, close=CloseReason.DESTINATION_DENIED)
 
 
 def impossible_rewrite(text: bytes, other: bytes) -> StompError:

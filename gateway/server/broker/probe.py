@@ -85,12 +85,15 @@ class _StepFailed(Exception):  # noqa: N818 - it ends an attempt as planned, and
     """The current step fails; the text is its finding."""
 
 
-async def probe(virtual_hosts: Iterable[VirtualHost]) -> list[ProbeReport]:
-    """Test every upstream URL of every resolved virtual host; the reports are in the order of the configuration."""
+async def probe(virtual_hosts: Iterable[VirtualHost], login: User | None = None) -> list[ProbeReport]:
+    """Test every upstream URL of every resolved virtual host with every user of it, and with ``login``.
+
+    The reports are in the order of the configuration.
+    """
     reports: dict[ProbeTarget, ProbeReport] = {}
     resolver = HostResolver()
     for virtual_host in virtual_hosts:
-        for target in _targets(virtual_host):
+        for target in _targets(virtual_host, login):
             reports.setdefault(target, ProbeReport(target)).virtual_hosts.append(virtual_host.name)
     await asyncio.gather(*(_Attempt(report, resolver).run() for report in reports.values()))
     return list(reports.values())
@@ -130,11 +133,7 @@ def report_lines(reports: Sequence[ProbeReport]) -> Iterator[str]:
 
 def _partly_served(reports: Sequence[ProbeReport]) -> Iterator[str]:
     """A line for each virtual host with several brokers of which only some can be used."""
-    by_name: dict[str, list[ProbeReport]] = {}
-    for report in reports:
-        for name in report.virtual_hosts:
-            by_name.setdefault(name, []).append(report)
-    for name, own in by_name.items():
+    for (name, _), own in _by_user(reports).items():
         usable = sum(report.usable for report in own)
         if 0 < usable < len(own):
             others = ", ".join(str(report.target.url) for report in own if not report.usable)
@@ -145,9 +144,12 @@ def first_broker_warnings(virtual_hosts: Iterable[VirtualHost], reports: Sequenc
     """A line for each virtual host whose first broker cannot be used where others can."""
     usable = {report.target for report in reports if report.usable}
     for virtual_host in virtual_hosts:
-        first, *others = _targets(virtual_host)
-        if virtual_host.upstream.order == "as-written" and first not in usable and usable.intersection(others):
-            yield f"warning: virtual host {virtual_host.name}: its links cannot go to its first broker, {first.url}"
+        targets = list(_targets(virtual_host, None))
+        first = targets[0].url
+        others = {target for target in targets if target.url != first}
+        is_first_usable = any(target in usable for target in targets if target.url == first)
+        if virtual_host.upstream.order == "as-written" and not is_first_usable and usable & others:
+            yield f"warning: virtual host {virtual_host.name}: its links cannot go to its first broker, {first}"
 
 
 def alarm_warnings(reports: Iterable[ProbeReport]) -> Iterator[str]:
@@ -158,18 +160,41 @@ def alarm_warnings(reports: Iterable[ProbeReport]) -> Iterator[str]:
 
 
 def unserved(reports: Sequence[ProbeReport]) -> list[str]:
-    """The virtual hosts without a usable upstream, in the order of the configuration."""
-    served = {name for report in reports if report.usable for name in report.virtual_hosts}
-    names = dict.fromkeys(name for report in reports for name in report.virtual_hosts)
-    return [name for name in names if name not in served]
+    """The virtual hosts without a usable upstream, in the order of the configuration, and then users without one."""
+    served: dict[str, list[bool]] = {}
+    for (name, _), own in _by_user(reports).items():
+        served.setdefault(name, []).append(any(report.usable for report in own))
+    found = {name: None for name, usable in served.items() if not any(usable)}
+    for (name, user), own in _by_user(reports).items():
+        if name not in found and user is not None and not any(report.usable for report in own):
+            found[f"{name} as {user.login}"] = None
+    return list(found)
 
 
-def _targets(virtual_host: VirtualHost) -> Iterator[ProbeTarget]:
-    upstream, user = virtual_host.upstream, virtual_host.default_user
-    is_named_by_clients = user is None or virtual_host.amqp_vhost == PASS_THROUGH
-    amqp_vhost = None if is_named_by_clients else virtual_host.amqp_vhost
+def untried(reports: Iterable[ProbeReport]) -> Iterator[str]:
+    """A line for each virtual host in which no login was tried."""
+    for name, user in _by_user(reports):
+        if user is None:
+            yield f"warning: virtual host {name}: no login was tried, since it has no user here. Give one with --login"
+
+
+def _by_user(reports: Iterable[ProbeReport]) -> dict[tuple[str, User | None], list[ProbeReport]]:
+    found: dict[tuple[str, User | None], list[ProbeReport]] = {}
+    for report in reports:
+        for name in report.virtual_hosts:
+            found.setdefault((name, report.target.user), []).append(report)
+    return found
+
+
+def _targets(virtual_host: VirtualHost, login: User | None) -> Iterator[ProbeTarget]:
+    upstream, of_certificates = virtual_host.upstream, virtual_host.certificate_users
+    named = (virtual_host.default_user, *of_certificates.users.values(), of_certificates.everyone, login)
+    users: list[User | None] = [user for user in dict.fromkeys(named) if user is not None]
     for url in dict.fromkeys(upstream.urls):
-        yield ProbeTarget(url, upstream.tls, upstream.connect_timeout, user, amqp_vhost)
+        for user in users or [None]:
+            is_named_by_clients = user is None or virtual_host.amqp_vhost == PASS_THROUGH
+            amqp_vhost = None if is_named_by_clients else virtual_host.amqp_vhost
+            yield ProbeTarget(url, upstream.tls, upstream.connect_timeout, user, amqp_vhost)
 
 
 class _Attempt:

@@ -241,7 +241,7 @@ def test_a_denied_send_is_an_error_with_its_receipt_and_closes() -> None:
     play.client("SEND", "destination:/queue/q", "receipt:r", body="x")
     assert play.said() == [f"ERROR for r {REFUSED} SEND to '/queue/q' for user 'guest'"]
     assert play.state() is State.CLOSED
-    assert play.session.close_reason is CloseReason.BROKER_ERROR
+    assert play.session.close_reason is CloseReason.DESTINATION_DENIED
     play.finish()
 
 

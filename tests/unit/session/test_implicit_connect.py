@@ -47,7 +47,7 @@ def test_a_login_that_the_broker_refuses_closes_and_names_the_receipt(play: Play
     play.broker(ops.LoginFailed(403, "ACCESS_REFUSED - Login was refused"))
     assert play.said() == ["ERROR for r1 Bad CONNECT: Access refused for user 'somebody'"]
     assert play.state() is State.CLOSED
-    assert play.session.close_reason is CloseReason.BROKER_ERROR
+    assert play.session.close_reason is CloseReason.LOGIN_REFUSED
 
 
 def test_a_default_user_who_may_not_come_from_elsewhere_is_closed(play: Playbook) -> None:
