@@ -10,6 +10,9 @@ ENV PIP_CONSTRAINT=/build/constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO
 RUN python -m venv /opt/stomp-gateway
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY gateway gateway
+# For `stomp-gateway --version`: docker build --build-arg COMMIT="$(git rev-parse --short HEAD)"
+ARG COMMIT=""
+RUN test -z "$COMMIT" || echo "$COMMIT" >gateway/commit.txt
 COPY config/gateway.yaml config/gateway.yaml
 COPY tests/transcripts tests/transcripts
 

@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lint style types law docs tests test-brokers test-pythons test-deb dist deb kills clients fuzz audit mutants bench bench-journal bench-ingest
-.PHONY: bench-floor bench-full bench-growth bench-neighbours bench-pages bench-report bench-workers demo-pipeline demo-cluster chaos soak clean
+.PHONY: bench-floor bench-full bench-growth bench-neighbours bench-pages bench-report bench-stream bench-workers demo-pipeline demo-cluster chaos soak clean
 .SILENT:
 
 help:
@@ -47,6 +47,7 @@ help:
 	echo "make bench-journal  measure what the traffic journal costs the gateway; ARGS='--help' shows its options"
 	echo "make bench-ingest   measure how fast journals become tables; ARGS='--help' shows its options"
 	echo "make bench-report   measure what a report on a year of tables costs; ARGS='--help' shows its options"
+	echo "make bench-stream   measure what a message costs from a stream to a table and back; ARGS='--help' shows its options"
 	echo "make demo-pipeline  go from traffic to a report with a private broker and gateway; takes minutes"
 	echo "make demo-cluster   the same with Spark on a master and two workers of its own, one of which is killed in the middle"
 	echo "make setup   only prepare $(VENV); the other targets do this, too"
@@ -199,6 +200,9 @@ bench-journal: $(STAMP)
 
 bench-ingest: $(PIPELINE)
 	$(BIN)/python -m tests.bench.ingest $(ARGS)
+
+bench-stream: $(PIPELINE)
+	$(BIN)/python -m tests.bench.stream $(ARGS)
 
 bench-report: $(PIPELINE)
 	$(BIN)/python -m tests.bench.year_report $(ARGS)

@@ -152,6 +152,10 @@ class TlsHandshakeError(FrameError):
     """A client speaks TLS where STOMP is expected; it could not read an answer in the clear."""
 
 
+class HttpRequestError(FrameError):
+    """A client speaks HTTP where STOMP is expected."""
+
+
 class SelectorError(GatewayError):
     """A text is no selector, or one that is too long or too deep; the words say what is wrong with it."""
 
@@ -170,6 +174,8 @@ class CloseReason(Enum):
     MALFORMED_FRAME = "malformed-frame"
     TLS_ON_PLAIN_PORT = "tls-on-plain-port"
     """The client began a TLS handshake on a port without TLS."""
+    HTTP_ON_STOMP_PORT = "http-on-stomp-port"
+    """The client sent an HTTP request to a port for STOMP."""
     PROTOCOL_ERROR = "protocol-error"
     SESSION_LIMIT = "session-limit"
     """The virtual host, the user or the address had as many sessions as it may have."""
@@ -223,6 +229,8 @@ class StompError(GatewayError):
     """
 
     refused_login: RefusedLogin | None = None
+    is_sent = True
+    """False for an ERROR that is logged and counted, but not sent."""
 
     def __init__(
         self, message: str, body: str | bytes, close: CloseReason | None = None, subscription: bytes | None = None

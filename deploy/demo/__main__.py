@@ -15,12 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Final
+from urllib.parse import quote
 
-from deploy.demo import agreement, site, traffic
+from deploy.demo import agreement, shop, site, traffic
 from deploy.demo.client import ClientFactory
 from deploy.demo.cluster_ingest import ingest_with_a_kill
 from deploy.demo.tally import Tally
-from deploy.local.broker import VAR, Source, running
+from deploy.local.broker import VAR, Broker, Source, running
 from deploy.local.errors import LocalError
 from deploy.local.node import shown
 from deploy.local.ports import LOOPBACK, free_ports
@@ -29,7 +30,7 @@ from deploy.local.spark_cluster import spark_cluster
 _OK, _FAILED, _INTERRUPTED = 0, 1, 130
 _SOURCES: Final[tuple[Source, ...]] = ("installed", "debian", "container")  # it creates users: never in a given broker
 _IDLE_AFTER, _ABANDONED_AFTER = "5s", "20s"
-_STEPS: Final = 7
+_STEPS: Final = 8
 
 _CLOSING_TEXT = """
 The report      {report}
@@ -41,6 +42,7 @@ To look around:
 {command} pipeline sql --lake {lake} "select vhost, destination, sum(sent) as sent,
   sum(delivered) as delivered, sum(acked) as acked from dest_hour group by vhost, destination order by sent desc"
 {command} pipeline sql --lake {lake} "select login, destination, verdict, days_idle from durable_subs"
+{command} pipeline sql --lake {lake} "select destination, count(*), cast(min(body) as varchar) from messages group by 1"
 
 To see the journal as people do:  {command} journal --help
 The report as a PDF, where Chromium is (Debian: apt install chromium; the tests that look at the report need it, too):
@@ -111,7 +113,7 @@ def _owned(directory: Path) -> Iterator[Path]:
                 raise LocalError(f"Another demonstration runs in {shown(directory)}: wait for its end.") from None
             for name in ("journal", "lake", "spark"):
                 shutil.rmtree(directory / name, ignore_errors=True)
-            for name in ("report.html", "gateway.log"):
+            for name in ("report.html", "gateway.log", "replay.log"):
                 (directory / name).unlink(missing_ok=True)
             yield directory
     except OSError as error:
@@ -121,11 +123,11 @@ def _owned(directory: Path) -> Iterator[Path]:
 def _demonstrate(directory: Path, rounds: int, size: int, *, cluster: bool) -> int:
     began = time.monotonic()
     journal, lake, report = directory / "journal", directory / "lake", directory / "report.html"
-    tallies = _traffic(directory, rounds, size)
+    tallies, replayed = _traffic(directory, rounds, size)
 
-    with _step(3, "What the journal holds: stomp-gateway journal stat"):
+    with _step(4, "What the journal holds: stomp-gateway journal stat"):
         _run("journal", "stat", str(journal))
-    with _step(4, "Journal to tables, exactly once: stomp-gateway pipeline ingest (Spark takes a while to start)"):
+    with _step(5, "Journal to tables, exactly once: stomp-gateway pipeline ingest (Spark takes a while to start)"):
         say(
             f"  Here a durable subscription counts as idle after {_IDLE_AFTER} and as abandoned after "
             f"{_ABANDONED_AFTER}, since the\n  demonstration lasts minutes. Otherwise it is a day, and seven."
@@ -136,12 +138,12 @@ def _demonstrate(directory: Path, rounds: int, size: int, *, cluster: bool) -> i
             _ingest_on_cluster(directory / "spark", what, lake)
         else:
             _run("pipeline", "ingest", *what)
-    with _step(5, "Is every line of the journal in the lake, once? stomp-gateway pipeline check"):
+    with _step(6, "Is every line of the journal in the lake, once? stomp-gateway pipeline check"):
         _run("pipeline", "check", "--lake", str(lake), "--journal", str(journal))
-    with _step(6, "Tables to one HTML file: stomp-gateway pipeline report"):
+    with _step(7, "Tables to one HTML file: stomp-gateway pipeline report"):
         _run("pipeline", "report", "--lake", str(lake), "-o", str(report))
-    with _step(7, "Have clients, journal and lake counted the same?"):
-        agreed = _agreement(tallies, journal, lake)
+    with _step(8, "Have clients, journal and lake counted the same?"):
+        agreed = _agreement(tallies, journal, lake) & _replay_agreement(lake, replayed)
     say(f"\n{'All counts agree' if agreed else 'COUNTS DIFFER'}; everything took {time.monotonic() - began:.0f} s.")
     words = _CLOSING_TEXT.format(
         report=shown(report),
@@ -154,7 +156,8 @@ def _demonstrate(directory: Path, rounds: int, size: int, *, cluster: bool) -> i
     return _OK if agreed else _FAILED
 
 
-def _traffic(directory: Path, rounds: int, size: int) -> Mapping[str, Tally]:
+def _traffic(directory: Path, rounds: int, size: int) -> tuple[Mapping[str, Tally], int]:
+    """What the clients counted, and how many messages were replayed."""
     with contextlib.ExitStack() as running_things:
         with _step(1, "A broker, its users, and a gateway"):
             broker = running_things.enter_context(
@@ -164,13 +167,42 @@ def _traffic(directory: Path, rounds: int, size: int) -> Mapping[str, Tally]:
             config = directory / "gateway.yaml"
             clients = ClientFactory((LOOPBACK, port), site.prepare_broker(broker))
             site.write_configuration(config, broker, port, directory / "journal")
-            running_things.enter_context(site.gateway(config, port, directory / "gateway.log"))
+            serving = running_things.enter_context(contextlib.ExitStack())
+            serving.enter_context(site.gateway(config, port, directory / "gateway.log"))
             say(f"  STOMP on {LOOPBACK}:{port}, configuration in {shown(config)}, {broker.description}")
         with _step(2, "Traffic: two virtual hosts, nine users, every kind of destination, and every mistake"):
             asyncio.run(traffic.drive(clients, rounds, size, say))
-            say("  Stopping the gateway in good order (SIGTERM), which closes its journal, and then the broker")
+            say("  Stopping the gateway in good order (SIGTERM), which closes its journal")
+            serving.close()
+        with _step(3, "The messages of a topic to a table, and again to a queue: pipeline archive, pipeline replay"):
+            replayed = _archive_and_replay(directory, broker, port, clients.passcode)
             running_things.close()
-    return clients.tallies
+    return clients.tallies, replayed
+
+
+def _archive_and_replay(directory: Path, broker: Broker, port: int, passcode: str) -> int:
+    """Archive one topic's messages, and send them to a queue, through a gateway that writes no journal.
+
+    Returns how many messages the queue has then.
+    """
+    lake, host = str(directory / "lake"), quote(shop.HOST, safe="")
+    amqp = f"{broker.amqp_url.rstrip('/')}/{host}"
+    _run("pipeline", "archive", "--from", amqp, "--stream", site.ARCHIVE, "--lake", lake)
+    config = directory / "replay.yaml"
+    site.write_configuration(config, broker, port, None)
+    secret = directory / "replay.passcode"
+    secret.write_text(passcode)
+    with site.gateway(config, port, directory / "replay.log"):
+        where = f"destination like '{site.ARCHIVED}%'"
+        what = ("--lake", lake, "--where", where, "--destination", site.REPLAYED)
+        _run("pipeline", "replay", *what, "--dry-run")
+        to = ("--to", f"stomp://{LOOPBACK}:{port}/{host}", "--login", next(iter(shop.USERS)))
+        _run("pipeline", "replay", *what, *to, "--passcode-file", str(secret))
+    secret.unlink()
+    found = broker.ctl("list_queues", "-p", shop.HOST, "name", "messages", "--silent").split()
+    replayed = int(found[found.index(site.REPLAYED.removeprefix("/queue/")) + 1])
+    say(f"  {site.REPLAYED} has {replayed:,} messages")
+    return replayed
 
 
 def _ingest_on_cluster(directory: Path, arguments: Sequence[str], lake: Path) -> None:
@@ -187,6 +219,12 @@ def _agreement(tallies: Mapping[str, Tally], journal: Path, lake: Path) -> bool:
     for row in rows:
         say(str(row))
     return all(row.agrees for row in rows)
+
+
+def _replay_agreement(lake: Path, replayed: int) -> bool:
+    sent, archived = agreement.sent_and_archived(lake, site.ARCHIVED)
+    say(f"\n  {site.ARCHIVED}*: {sent:,} sent by the journal, {archived:,} archived, {replayed:,} replayed")
+    return sent == archived == replayed
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import msgspec
 
 from deploy.demo.tally import COMPARED, Tally
 from gateway.journal.schema import EVENT_WORDS
-from gateway.journal.segments import PATTERN
+from gateway.journal.segments import DAYS, PATTERN
 
 Key = tuple[str, str]
 """A virtual host and a name in `COMPARED`. Errors are under ``""``, since some of them have no virtual host."""
@@ -90,7 +90,7 @@ def of_journal(journal: Path) -> Counter[Key]:
     """Count the finished segments of a journal: messages one by one, or the sums of `stat` lines."""
     counts: Counter[Key] = Counter()
     decoder = msgspec.json.Decoder(_Line)
-    for segment in sorted(journal.glob(f"d=*/{PATTERN}")):
+    for segment in sorted(journal.glob(f"{DAYS}/{PATTERN}")):
         for line in map(decoder.decode, segment.read_bytes().splitlines()):
             for name, n in line.cnt.items():
                 if name in _OF_SUM:
@@ -111,6 +111,16 @@ def _of_lake(lake: Path) -> Counter[Key]:
         if event in _OF_EVENT:
             _count(counts, event, row["vhost"] or "", round(row["n"]), code, again=code == "redelivered")
     return counts
+
+
+def sent_and_archived(lake: Path, destinations: str) -> tuple[int, int]:
+    """How many messages the journal has sent to destinations that begin so, and how many the archive has of them."""
+    from gateway.pipeline.lake import Lake  # noqa: PLC0415 - works only with the extra `pipeline`
+
+    events = "select count(*) n from events where event = 'send' and "
+    kept = "select count(*) n from messages where "
+    found = [Lake(lake).sql(f"{query} destination like '{destinations}%'") for query in (events, kept)]
+    return found[0]["n"][0].as_py(), found[1]["n"][0].as_py()
 
 
 def _count(counts: Counter[Key], event: str, host: str, n: int, code: str, *, again: bool) -> None:

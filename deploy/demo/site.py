@@ -29,6 +29,11 @@ _START_TIMEOUT: Final = 30.0
 _STOP_TIMEOUT: Final = 40.0
 """Seconds that it may take to stop; more than its drain_timeout."""
 
+ARCHIVE: Final = "prices-archive"
+ARCHIVED: Final = "/topic/prices."
+"""The stream of the shop's archive, and how the destinations begin whose messages it keeps."""
+REPLAYED: Final = "/queue/prices-again"
+
 _PERMITTED: Final = "^(?!secret$).*"
 """The names that users have permission for."""
 
@@ -80,15 +85,20 @@ def _put(broker: Broker, *path: str, **body: object) -> None:
         raise LocalError(f"RabbitMQ's management interface refused {target}: {answer.status} {text}")
 
 
-def write_configuration(path: Path, broker: Broker, port: int, journal: Path) -> None:
+def write_configuration(path: Path, broker: Broker, port: int, journal: Path | None) -> None:
     """Write the gateway's configuration: one virtual host is journalled in full, the other one in sums.
 
     Args:
         path: the file.
         broker: where the users are.
         port: TCP port for STOMP.
-        journal: the directory of the journal.
+        journal: the directory of the journal; None for no journal.
     """
+    if journal is None:
+        levels, in_files = ["off", "off"], {}
+    else:
+        levels, in_files = ["message", "session"], {"directory": str(journal), "rotate_after": "10s", "node": "demo"}
+    archive = {"stream": ARCHIVE, "destinations": [f"{ARCHIVED}*"], "user": {"login": "guest", "passcode": "guest"}}
     document = {
         "listeners": [{"tcp": f"{LOOPBACK}:{port}"}],
         "upstream": {"urls": [Address.parse(broker.amqp_url).upstream]},
@@ -96,11 +106,11 @@ def write_configuration(path: Path, broker: Broker, port: int, journal: Path) ->
         "defaults": {
             "default_user": None,
             "confirm_window": {"messages": 500},  # small, so that a client has to wait
-            "journal": {"directory": str(journal), "rotate_after": "10s", "node": "demo"},
+            "journal": in_files,
         },
         "virtual_hosts": {
-            shop.HOST: {"journal": {"level": "message"}},
-            sensors.HOST: {"journal": {"level": "session"}},
+            shop.HOST: {"journal": {"level": levels[0]}, "archives": [archive]},
+            sensors.HOST: {"journal": {"level": levels[1]}},
         },
         "admin": {"address": None},
         "logging": {"level": "warning", "format": "console"},

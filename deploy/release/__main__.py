@@ -13,6 +13,7 @@ from deploy.release.checkout import state_of
 from deploy.release.checksums import write_checksums
 from deploy.release.deb import DebianPackage
 from deploy.release.programs import ROOT, run
+from gateway import __version__
 
 
 def main() -> int:
@@ -44,17 +45,29 @@ def make(dist: Path, *, everything: bool) -> None:
     os.umask(0o022)
     if "SOURCE_DATE_EPOCH" not in os.environ:
         os.environ["SOURCE_DATE_EPOCH"] = _time_of_the_commit()
+    # Before minutes of work: a tag without the address is refused.
+    state = state_of(ROOT, __version__)
     shutil.rmtree(dist, ignore_errors=True)
     dist.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="stomp-gateway-release-") as folder:
         built = dist if everything else Path(folder)
-        run(sys.executable, "-m", "build", "--outdir", built, ROOT)
+        _build(built)
         [wheel] = built.glob("*.whl")
         package = DebianPackage(Path(folder, "root"), wheel)
         package.build(dist)
         if everything:
             _describe(package.bundle, dist, wheel)
-    print(f"release: made of {state_of(ROOT, wheel.name.split('-')[1])}")
+    print(f"release: made of {state}")
+
+
+def _build(folder: Path) -> None:
+    """Make wheel and sdist, which know their commit."""
+    file = ROOT / "gateway/commit.txt"
+    file.write_text(run("git", "-C", ROOT, "rev-parse", "--short", "HEAD"))
+    try:
+        run(sys.executable, "-m", "build", "--outdir", folder, ROOT)
+    finally:
+        file.unlink()
 
 
 def _describe(bundle: Bundle, dist: Path, wheel: Path) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from gateway import commit
 from gateway.config.listener_settings import AdminSettings, Listener, ListenerTls
 from gateway.config.model import GatewayConfig
 from gateway.config.scalars import SocketAddress
@@ -24,6 +25,7 @@ from gateway.server.process.reload import KEPT_UNTIL_RESTART
 from gateway.server.tls_contexts import TlsContexts
 
 if TYPE_CHECKING:
+    from gateway.admin.access import Guesses
     from gateway.admin.gateway_view import View
     from gateway.admin.http_server import AdminHttpServer
     from gateway.server.process.gateway import Gateway
@@ -49,6 +51,7 @@ class AdminListener:
         self._address = settings.address
         self._listener: OpenListener | None = None
         self._http: AdminHttpServer | None = None
+        self._guesses: Guesses | None = None
         self._contexts: TlsContexts | None = None
 
     async def start(self, gateway: Gateway | Supervisor) -> None:
@@ -63,11 +66,17 @@ class AdminListener:
             return
         self._contexts = gateway.tls_contexts
         # In a thread, so that clients are served meanwhile.
+        await asyncio.to_thread(commit)  # for the API
+        access = await asyncio.to_thread(import_module, "gateway.admin.access")
         module = await asyncio.to_thread(import_module, "gateway.admin.http_server")
         views = await asyncio.to_thread(import_module, "gateway.admin.gateway_view")
         make_view: Callable[[Any], View] = self._make_view or views.GatewayView
-        http: AdminHttpServer = module.AdminHttpServer(make_view(gateway), self._settings)
-        listener = OpenListener(self._listener_settings(address, self._settings), http.connection, gateway.tls_contexts)
+        clock = asyncio.get_running_loop().time
+        guesses: Guesses = access.Guesses(gateway.config.failed_logins, clock, gateway.admin_logins)
+        http: AdminHttpServer = module.AdminHttpServer(make_view(gateway), self._settings, guesses)
+        self._guesses = guesses
+        settings = self._listener_settings(address, self._settings)
+        listener = OpenListener(settings, http.connection, gateway.tls_contexts, lock_outs=guesses.lock_outs)
         await http.start()
         self._http = http
         try:
@@ -104,6 +113,8 @@ class AdminListener:
     async def reload(self, config: GatewayConfig) -> dict[str, str]:
         """Use other users, host names and TLS settings. The address stays."""
         self._settings = config.admin
+        if self._guesses is not None:
+            self._guesses.configure(config.failed_logins)
         if self._http is not None:
             self._http.use(config.admin)
         if self._listener is not None and self._http is not None and self._address is not None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from gateway.admin.listing import Query
+    from gateway.config.model import GatewayConfig
     from gateway.server.client.connection import ClientConnection
     from gateway.server.client.trace import TracePart, TraceTarget
     from gateway.server.process.gateway import Gateway
@@ -42,6 +43,10 @@ class View(Protocol):
     @property
     def reload(self) -> Callable[[str], Awaitable[Reload]] | None:
         """Reads the configuration again, for whom it names; None if it came from no file."""
+
+    @property
+    def config(self) -> GatewayConfig:
+        """The configuration in use."""
 
     @property
     def log_level(self) -> LogLevel:
@@ -110,6 +115,11 @@ class GatewayView:
     def reload(self) -> Callable[[str], Awaitable[Reload]] | None:
         """See `View`."""
         return self._gateway.reload
+
+    @property
+    def config(self) -> GatewayConfig:
+        """See `View`."""
+        return self._gateway.config
 
     @property
     def log_level(self) -> LogLevel:

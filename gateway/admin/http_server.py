@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from aiohttp import web
 
-from gateway.admin.access import Access
+from gateway.admin.access import Access, Guesses, WrongPasscodeError, credentials, may
 from gateway.admin.http_answers import (
     HEADERS,
     OTHER_PAGE,
@@ -32,7 +32,9 @@ from gateway.admin.listing import QueryError
 from gateway.admin.overview import DESTINATIONS, LINKS, VIRTUAL_HOSTS
 from gateway.admin.sessions import SESSIONS
 from gateway.admin.trace_stream import TraceStreams
+from gateway.config.effective import effective
 from gateway.errors import ConfigError
+from gateway.server.client.failed_logins import TooManyFailedLoginsError
 from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.log_limits import LogRateLimiter
 from gateway.server.process.log_level import CONFIGURED, LEVELS
@@ -42,6 +44,7 @@ from gateway.server.process.worker_channel import WorkerGoneError
 
 if TYPE_CHECKING:
     from gateway.admin.gateway_view import View
+    from gateway.config.broker_user import AdminUser
     from gateway.config.listener_settings import AdminSettings
 
 log = structlog.get_logger("gateway.admin")
@@ -74,6 +77,9 @@ _WITHOUT_HOST: Final = frozenset(("/healthz",))
 # Reasons of not being ready that everybody may know.
 _PUBLIC_REASONS: Final = frozenset(("draining", "no listener is open", "no worker is running", MOST_WORKERS_DIE))
 
+# Where a request keeps the user who sent it.
+_USER: Final = "user"
+
 _ERROR_TEXTS: Final = {
     404: "There is no such thing here. A session may have ended.",
     405: "This cannot be done here.",
@@ -83,10 +89,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class AdminHttpServer:
-    """The HTTP server of an admin listener; ``view`` is what it shows."""
+    """The HTTP server of an admin listener; ``view`` is what it shows, ``guesses`` bounds wrong passcodes."""
 
-    def __init__(self, view: View, settings: AdminSettings) -> None:
+    def __init__(self, view: View, settings: AdminSettings, guesses: Guesses) -> None:
         self._view = view
+        self._guesses = guesses
         self._access = Access(settings)
         self._log_rate_limiter = LogRateLimiter(asyncio.get_running_loop().time)
         page = files("gateway.admin").joinpath("page.html").read_text("utf-8")
@@ -104,6 +111,7 @@ class AdminHttpServer:
                 web.delete("/api/sessions/{id}", self._delete_session),
                 web.post("/api/reload", self._post_reload),
                 web.post("/api/trace", self._post_trace),
+                web.get("/api/config", self._get_config),
                 web.get("/api/log-level", self._get_log_level),
                 web.post("/api/log-level", self._post_log_level),
                 web.get("/api/destinations", self._get_destinations),
@@ -152,7 +160,7 @@ class AdminHttpServer:
     async def _respond(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         self._timeouts.request_complete(request.transport)
         try:
-            response = self._refusal(request) or await handler(request)
+            response = await self._refusal(request) or await handler(request)
         except QueryError as error:
             response = error_answer(400, str(error))
         except WorkerGoneError as error:
@@ -169,24 +177,51 @@ class AdminHttpServer:
         self._timeouts.response_made(request.transport)
         return response
 
-    def _refusal(self, request: web.Request) -> web.Response | None:
+    async def _refusal(self, request: web.Request) -> web.Response | None:
         path, host = request.path, request.headers.get("Host")
         # Every browser sends a Host header; a load balancer's health check may not.
         if path not in _WITHOUT_HOST and host is not None and not self._access.is_host_known(host):
             return error_answer(
                 403, "This name is not known here: ask by an IP address, or list the name under admin.allowed_hosts."
             )
-        if path in _WITHOUT_USER or self._access.is_open or self._user(request) is not None:
+        if self._access.is_open or path in _WITHOUT_HOST:
             return None
-        # A request without credentials is only asked for them; wrong ones are worth a line in the log.
-        if "Authorization" in request.headers and (left_out := self._log_rate_limiter.left_out()) is not None:
+        refusal = await self._identify(request)
+        if path in _WITHOUT_USER or refusal is not None:
+            return None if path in _WITHOUT_USER else refusal
+        user: AdminUser = request[_USER]
+        if may(user, request.method, path):
+            return None
+        return error_answer(403, f"The role of this user, {user.role}, does not allow this.")
+
+    async def _identify(self, request: web.Request) -> web.Response | None:
+        """Find out who asks, and note it in the request; what to answer if that is nobody."""
+        authorization = request.headers.get("Authorization")
+        if authorization is None:
+            return _asked_for_user()
+        try:
+            request[_USER] = await self._guesses.check(peer_of(request), *credentials(authorization), self._access)
+        except WrongPasscodeError:
+            self._log_refused_login(request)
+            return _asked_for_user()
+        except TooManyFailedLoginsError as failed:
+            self._log_refused_login(request)
+            refusal = error_answer(429, f"Too many failed logins. Try again in {failed.seconds} seconds.")
+            refusal.headers["Retry-After"] = str(failed.seconds)
+            return refusal
+        return None
+
+    def _log_refused_login(self, request: web.Request) -> None:
+        if (left_out := self._log_rate_limiter.left_out()) is not None:
             log.info("admin login refused", peer=str(peer_of(request)), left_out=left_out)
-        refusal = error_answer(401, "This needs a user and a passcode.")
-        refusal.headers["WWW-Authenticate"] = 'Basic realm="stomp-gateway", charset="UTF-8"'
-        return refusal
 
     def _user(self, request: web.Request) -> str | None:
-        return self._access.user(request.headers.get("Authorization"))
+        user = request.get(_USER)
+        return None if user is None else user.login
+
+    def _may_look(self, request: web.Request) -> bool:
+        user: AdminUser | None = request.get(_USER)
+        return user is not None and may(user, "GET", "/")
 
     def _change_refused(self, request: web.Request) -> web.Response | None:
         """Why a request that changes something, or shows what clients say, gets another answer."""
@@ -209,7 +244,7 @@ class AdminHttpServer:
                 raise web.HTTPNotFound
             readiness = readiness.of(name)
         reasons = list(readiness.reasons)
-        if reasons and not self._access.is_open and self._user(request) is None:
+        if reasons and not self._access.is_open and not self._may_look(request):
             # The reasons may hold addresses of brokers, which are not for everybody.
             reasons = [reason if reason in _PUBLIC_REASONS else "no broker can be reached" for reason in reasons[:1]]
         status = 200 if readiness.is_ready else 503
@@ -264,6 +299,10 @@ class AdminHttpServer:
         restart = [{"key": key, "in_use": value} for key, value in done.restart.items()]
         return json_answer({"changes": done.changes, "restart": restart})
 
+    async def _get_config(self, request: web.Request) -> web.Response:
+        no_query(request.query)
+        return json_answer(effective(self._view.config))
+
     async def _post_trace(self, request: web.Request) -> web.StreamResponse:
         return self._change_refused(request) or await self._traces.answer(request, self._operator(request))
 
@@ -300,6 +339,12 @@ class AdminHttpServer:
 
     async def _get_virtual_hosts(self, request: web.Request) -> web.Response:
         return json_answer(await self._view.virtual_hosts(VIRTUAL_HOSTS.read(request.query)))
+
+
+def _asked_for_user() -> web.Response:
+    refusal = error_answer(401, "This needs a user and a passcode.")
+    refusal.headers["WWW-Authenticate"] = 'Basic realm="stomp-gateway", charset="UTF-8"'
+    return refusal
 
 
 def _silent_logger() -> logging.Logger:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 
-from gateway.admin.metrics import certificate_families, counter_family, gauge_family, lag_family, reload_families
+from gateway.admin.metrics import (
+    admin_login_families,
+    certificate_families,
+    counter_family,
+    gauge_family,
+    lag_family,
+    reload_families,
+)
 
 if TYPE_CHECKING:
     from gateway.server.process.loop_lag import LoopLag
@@ -81,6 +88,7 @@ def own_families(
     }
     families = [
         *reload_families(supervisor.reloads),
+        *admin_login_families(supervisor.admin_logins),
         gauge_family("ready", "Whether /readyz says so.", (), {(): int(readiness.is_ready)}),
         gauge_family("workers", "Workers that serve clients.", (), {(): len(supervisor.running)}),
         counter_family("worker_deaths", "Workers that ended and should not have.", (), {(): supervisor.deaths}),

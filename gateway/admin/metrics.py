@@ -24,7 +24,7 @@ from gateway import __version__
 from gateway.admin.overview import broker_name
 from gateway.admin.stats_snapshot import StatsSnapshot
 from gateway.server.process.readiness import Readiness
-from gateway.server.stats import LATENCY_BOUNDS, ReloadStats, Stats, VirtualHostStats
+from gateway.server.stats import LATENCY_BOUNDS, AdminLoginStats, ReloadStats, Stats, VirtualHostStats
 from gateway.session.destinations import KIND_NAMES
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ class GatewayCollector(Collector):
         yield from self._upstreams()
         yield from certificate_families(self._gateway.tls_contexts)
         yield from reload_families(self._gateway.reloads)
+        yield from admin_login_families(self._gateway.admin_logins)
         yield from self._rest()
 
     def _counters(self) -> Iterator[Metric]:
@@ -275,6 +276,14 @@ def reload_families(reloads: ReloadStats) -> Iterator[Metric]:
     yield gauge_family("last_reload_timestamp_seconds", text, (), {(): reloads.last_at / 1e6})
     text = "Whether the last reload of the configuration succeeded; 1 before the first."
     yield gauge_family("last_reload_successful", text, (), {(): int(reloads.last_successful)})
+
+
+def admin_login_families(logins: AdminLoginStats) -> Iterator[Metric]:
+    """Guesses at the admin listener."""
+    text = "Requests to the admin listener with a wrong user or passcode, or beyond the limits of failed_logins."
+    yield counter_family("admin_logins_failed", text, (), {(): logins.failed})
+    text = "Addresses that could not connect to the admin listener for a while, because too many logins had failed."
+    yield counter_family("admin_lock_outs", text, (), {(): logins.lock_outs})
 
 
 def counter_family(name: str, text: str, labels: Labels, counts: Counts) -> Metric:

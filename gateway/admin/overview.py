@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway import __version__
+from gateway import __version__, commit
 from gateway.admin.listing import Listing, contains, is_exactly, moment
 from gateway.admin.stats_snapshot import StatsSnapshot, in_turns
 from gateway.config.scalars import BrokerUrl, SocketAddress
@@ -42,6 +42,7 @@ async def overview(gateway: Gateway, readiness: Readiness) -> dict[str, Any]:
         errors += host.errors
     return {
         "version": __version__,
+        "commit": commit(),
         "node": gateway.node,
         "started_at": moment(gateway.started_at),
         "uptime_seconds": round((now - gateway.started_at) / 1e6, 3),

@@ -24,8 +24,12 @@ from gateway.client_tls import client_context
 from gateway.errors import ConfigError, GatewayError, Mistake, UsageError
 
 DEFAULT_URL: Final = "http://127.0.0.1:15693"
-URL_VARIABLE: Final = "STOMP_GATEWAY_ADMIN_URL"
+URL_VARIABLE: Final = "STOMP_GATEWAY_URL"
+USER_VARIABLE: Final = "STOMP_GATEWAY_USER"
+PASSCODE_FILE_VARIABLE: Final = "STOMP_GATEWAY_PASSCODE_FILE"
 PASSCODE_VARIABLE: Final = "STOMP_GATEWAY_ADMIN_PASSCODE"
+# Its name in 0.1; it still counts.
+_OLD_URL_VARIABLE: Final = "STOMP_GATEWAY_ADMIN_URL"
 
 _UNIX: Final = "unix"
 _TIMEOUT: Final = 10.0
@@ -46,7 +50,8 @@ class AdminApi:
     """
 
     def __init__(self, options: Namespace) -> None:
-        self.url = _checked_url(options.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL).rstrip("/")
+        variables = (os.environ.get(URL_VARIABLE), os.environ.get(_OLD_URL_VARIABLE))
+        self.url = _checked_url(next(filter(None, (options.url, *variables, DEFAULT_URL)))).rstrip("/")
         parts = urlsplit(self.url)
         self._path = "" if parts.scheme == _UNIX else parts.path
         address = (parts.hostname or "", parts.port)
@@ -58,11 +63,12 @@ class AdminApi:
         if parts.scheme == "https":
             tls = _tls(options)
             self._connect = partial(http.client.HTTPSConnection, *address, timeout=_TIMEOUT, context=tls)
-        self._has_user = options.user is not None
+        user = options.user or os.environ.get(USER_VARIABLE)
+        self._has_user = bool(user)
         self._headers = {"Accept": "application/json"}
-        passcode = _passcode(options)
+        passcode = _passcode(options, user)
         if self._has_user:
-            pair = base64.b64encode(f"{options.user}:{passcode}".encode()).decode()
+            pair = base64.b64encode(f"{user}:{passcode}".encode()).decode()
             self._headers["Authorization"] = f"Basic {pair}"
 
     def ask(self, path: str, query: Mapping[str, object] | None = None, *, method: str = "GET") -> Any:  # noqa: ANN401 - JSON has every type
@@ -167,8 +173,10 @@ class AdminApi:
         text = str(answer.get("error", "")) if isinstance(answer, dict) else ""
         text = clean(text[:_MAX_ERROR_TEXT])
         if status == HTTPStatus.UNAUTHORIZED:
-            wrong = f"the user or the passcode is wrong. Check --user, and {PASSCODE_VARIABLE} or --passcode-file."
-            missing = f"it wants to know who asks. Give --user NAME, and {PASSCODE_VARIABLE} or --passcode-file."
+            wrong = "the user or the passcode is wrong. Check --user and --passcode-file, or their variables."
+            missing = (
+                f"it asks for a user. Give --user and --passcode-file, or {USER_VARIABLE} and {PASSCODE_FILE_VARIABLE}."
+            )
             return f"{self.url}: {wrong if self._has_user else missing}"
         if text:
             return f"{self.url}: {text}"
@@ -251,21 +259,23 @@ def _checked_url(url: str) -> str:
     return text
 
 
-def _passcode(options: Namespace) -> str:
+def _passcode(options: Namespace, user: str | None) -> str:
     if options.passcode is not None:
         raise UsageError(
-            f"a passcode on the command line can be seen by others: use {PASSCODE_VARIABLE} or --passcode-file."
+            f"a passcode on the command line can be seen by others: use --passcode-file or {PASSCODE_FILE_VARIABLE}."
         )
-    if options.passcode_file is None:
+    if options.passcode_file is not None and not user:
+        raise UsageError(f"--passcode-file needs --user or {USER_VARIABLE}.")
+    file = options.passcode_file or os.environ.get(PASSCODE_FILE_VARIABLE)
+    if not file or not user:
         return os.environ.get(PASSCODE_VARIABLE, "")
-    if options.user is None:
-        raise UsageError("--passcode-file needs --user.")
+    place = "--passcode-file" if options.passcode_file else PASSCODE_FILE_VARIABLE
     try:
-        return Path(options.passcode_file).read_text().rstrip("\r\n")
+        return Path(file).read_text().rstrip("\r\n")
     except OSError as error:
-        raise UsageError(f"--passcode-file {options.passcode_file}: {error.strerror}.") from None
+        raise UsageError(f"{place} {file}: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise UsageError(f"--passcode-file {options.passcode_file}: this is no text.") from None
+        raise UsageError(f"{place} {file}: this is no text.") from None
 
 
 def _tls(options: Namespace) -> ssl.SSLContext:

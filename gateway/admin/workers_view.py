@@ -11,7 +11,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
-from gateway import __version__
+from gateway import __version__, commit
 from gateway.admin.gateway_view import WorkerReport
 from gateway.admin.listing import moment
 from gateway.admin.merged_metrics import Families, growing, merged_families, own_families, supervisor_process
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from gateway.admin.listing import Listing, Query
+    from gateway.config.model import GatewayConfig
     from gateway.server.client.trace import TracePart, TraceTarget
     from gateway.server.process.log_level import LogLevel
     from gateway.server.process.reload import Reload
@@ -150,6 +151,11 @@ class WorkersView:
         return self._supervisor.reload
 
     @property
+    def config(self) -> GatewayConfig:
+        """See `View`."""
+        return self._supervisor.config
+
+    @property
     def log_level(self) -> LogLevel:
         """See `View`."""
         return self._supervisor.log_level
@@ -218,6 +224,7 @@ class WorkersView:
         }
         return {
             "version": __version__,
+            "commit": commit(),
             "node": supervisor.node,
             "started_at": moment(supervisor.started_at),
             "uptime_seconds": round(supervisor.uptime / 1e6, 3),

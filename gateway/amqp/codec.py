@@ -12,9 +12,7 @@ from typing import Final
 
 from gateway.amqp.properties import short_string
 from gateway.errors import CodecError
-
-Piece = bytes | memoryview
-"""Bytes to be written, which may be part of others."""
+from gateway.pieces import Body, LargeBody, Piece, parts
 
 METHOD: Final = 1
 HEADER: Final = 2
@@ -143,18 +141,16 @@ class Publication:
             return b"".join((start, body, FRAME_END)) if size else start
         return b"".join(self.pieces(body, values))
 
-    def pieces(self, body: bytes, values: tuple[bytes, ...] = ()) -> list[Piece]:
+    def pieces(self, body: Body, values: tuple[bytes, ...] = ()) -> list[Piece]:
         """The same without a copy of the body. HOT: once per SEND of a large body."""
         size, most = len(body), self._body_max
         pieces: list[Piece] = [self._start(size, values)]
         if size <= most:
             if size:  # an empty body has no frame
-                pieces += (body, FRAME_END)
+                pieces += (*body.pieces, FRAME_END) if isinstance(body, LargeBody) else (body, FRAME_END)
         else:
-            view = memoryview(body)
-            for at in range(0, size, most):
-                piece = view[at : at + most]
-                pieces += (FRAME_HEADER.pack(BODY, self._channel, len(piece)), piece, FRAME_END)
+            for at, part in zip(range(0, size, most), parts(body, most), strict=True):
+                pieces += (FRAME_HEADER.pack(BODY, self._channel, min(most, size - at)), *part, FRAME_END)
         return pieces
 
     def _start(self, size: int, values: tuple[bytes, ...]) -> bytes:

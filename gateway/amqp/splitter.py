@@ -39,8 +39,9 @@ from gateway.amqp.codec import (
     RETURN,
 )
 from gateway.errors import CodecError
+from gateway.pieces import Body, Piece, body_of, part_of
 
-Deliver = Callable[[int, bool, bytes, bytes, bytes], None]
+Deliver = Callable[[int, bool, bytes, bytes, Body], None]
 """Takes delivery tag, redelivered, route, properties and body. The route is the exchange and the routing key, both as
 short strings, one behind the other; the properties are the bytes behind the body size of the content header."""
 
@@ -72,13 +73,14 @@ _KEY_SIZE: Final = 12
 # What lies between tag and body is kept for each channel only if it is small.
 _LARGEST_REPEAT: Final = 2048
 
-# A frame of which so much came in earlier reads is put together without what follows it.
-_LARGE: Final = 16 << 10
+# The beginning of a frame of a body is taken when so much of it has come. Any other frame is put together first.
+_MUCH: Final = 16 << 10
 
 # A frame before both sides have agreed on a size.
 _LARGEST_FIRST_FRAME: Final = 1 << 20
 
 _ENDS_EARLY: Final = "an AMQP frame ends within its fields"
+_NO_END: Final = "an AMQP frame does not end with its end octet"
 _WRONG_ORDER: Final = "the frames of a message came in the wrong order"
 
 _frame_header = FRAME_HEADER.unpack_from
@@ -150,7 +152,16 @@ class _Message:
     route: bytes
     properties: bytes = b""
     missing: int = -1  # bytes of the body still to come; -1 before the content header
-    pieces: list[bytes] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+
+    def add(self, data: bytes, start: int, stop: int) -> None:
+        """Add what lies there to the body."""
+        if self.missing <= 0:
+            raise CodecError(_WRONG_ORDER)
+        self.missing -= stop - start
+        if self.missing < 0:
+            raise CodecError("a message is longer than its content header says")
+        self.pieces.append(part_of(data, start, stop))
 
 
 @dataclass(slots=True, eq=False)
@@ -174,7 +185,8 @@ class Splitter:
     """
 
     __slots__ = (
-        "_messages", "_missing", "_repeats", "_rest", "_returns", "_watch", "failures", "frame_max", "sinks", "touched",
+        "_begun", "_messages", "_missing", "_repeats", "_rest", "_returns", "_watch", "failures", "frame_max", "sinks",
+        "touched",
     )  # fmt: skip
 
     def __init__(self, watch: Watch) -> None:
@@ -188,7 +200,10 @@ class Splitter:
         self._repeats: dict[bytes, _Repeat] = {}
         # Returned messages whose content is still coming, with the bytes of the body to come; -1 before the header.
         self._returns: dict[int, tuple[Return, int]] = {}
+        # Of a frame that has not come whole: the bytes that have, and how many are to come. Of a large frame of a body
+        # all that has come is with its message; then the channel is noted instead.
         self._rest: list[bytes] = []
+        self._begun = 0
         self._missing = 0
 
     def register(self, channel: int, sink: Sink) -> None:
@@ -222,35 +237,37 @@ class Splitter:
         Raises:
             CodecError: when the bytes are not AMQP frames, or the frames of a message come in an impossible order.
         """
-        at, before = 0, list[bytes]()
-        if self._rest:
-            rest, missing = self._rest, self._missing
+        at = 0
+        if self._begun:
+            at = self._go_on(data)
+        elif self._rest:
+            self._rest.append(data)
             self._missing -= len(data)
             if self._missing > 0:
-                rest.append(data)
                 return b""
-            self._rest = []
-            if sum(map(len, rest)) < _LARGE:
-                data = b"".join((*rest, data))
-            else:
-                # The frame alone: not all that came behind it is copied once more.
-                before = self._split_whole(b"".join((*rest, memoryview(data)[:missing])), 0)[1]
-                at = missing
+            data = b"".join(self._rest)
+            self._rest.clear()
         at = self._deliver_repeats(data, at)
-        if at == len(data) and not before:
+        if at == len(data):
             return b""
-        at, others = self._split_whole(data, at)
-        if at < len(data):
-            self._rest.append(data[at:])
-        return b"".join((*before, *others))
-
-    def _split_whole(self, data: bytes, at: int) -> tuple[int, list[bytes]]:
-        """See ``_split``. What the bytes cannot be is an error of their own."""
         try:
-            return self._split(data, at)
+            at, others = self._split(data, at)
         except (IndexError, struct.error) as error:
             # The sinks' own errors are caught where they are called.
             raise CodecError(_ENDS_EARLY) from error
+        if at < len(data):
+            self._keep(data, at)
+        return b"".join(others)
+
+    def _keep(self, data: bytes, at: int) -> None:
+        """Keep the beginning of a frame that has not come whole."""
+        if len(data) - at >= _MUCH:
+            kind, channel, _ = _frame_header(data, at)
+            if kind == BODY and channel in self._messages:
+                self._begun = channel
+                self._messages[channel].add(data, at + 7, len(data))
+                return
+        self._rest.append(data[at:])
 
     def _split(self, data: bytes, at: int) -> tuple[int, list[bytes]]:
         """Handle the whole frames from a position on; the position behind them, and the frames that pass."""
@@ -268,7 +285,7 @@ class Splitter:
                 self._missing = end - size
                 break
             if data[end - 1] != _FRAME_END:
-                raise CodecError("an AMQP frame does not end with its end octet")
+                raise CodecError(_NO_END)
             if kind != METHOD or length < _METHOD_SIZE:
                 method = _no_method(kind)
             sink = find_sink(channel)
@@ -436,22 +453,38 @@ class Splitter:
         if kind == HEADER and message.missing < 0:
             message.missing = _body_size(data, at, end)
             message.properties = data[at + _CONTENT_START : end - 1]
-        elif kind == BODY and message.missing > 0:
-            piece = data[at + 7 : end - 1]
-            message.pieces.append(piece)
-            message.missing -= len(piece)
+        elif kind == BODY:
+            message.add(data, at + 7, end - 1)
         else:
             raise CodecError(_WRONG_ORDER)
-        if message.missing < 0:
-            raise CodecError("a message is longer than its content header says")
         if message.missing == 0:
-            del self._messages[channel]
-            self.touched.add(sink.owner)
-            body = b"".join(message.pieces)
-            try:
-                sink.deliver(message.tag, message.redelivered, message.route, message.properties, body)
-            except Exception as error:  # noqa: BLE001 - it belongs to one session, and not to the link
-                self._failed(sink, error)
+            self._complete(sink, channel)
+
+    def _complete(self, sink: Sink, channel: int) -> None:
+        """Deliver a message that has come in pieces."""
+        message = self._messages.pop(channel)
+        self.touched.add(sink.owner)
+        body = body_of(message.pieces)
+        try:
+            sink.deliver(message.tag, message.redelivered, message.route, message.properties, body)
+        except Exception as error:  # noqa: BLE001 - it belongs to one session, and not to the link
+            self._failed(sink, error)
+
+    def _go_on(self, data: bytes) -> int:
+        """Take more of a body's frame whose beginning is kept with its message; the position behind it."""
+        channel, missing = self._begun, self._missing
+        self._missing -= len(data)
+        message, sink = self._messages.get(channel), self.sinks.get(channel)
+        if message is not None and missing > 1:  # None: the channel was closed meanwhile
+            message.add(data, 0, min(missing - 1, len(data)))
+        if self._missing > 0:
+            return len(data)
+        self._begun = 0
+        if data[missing - 1] != _FRAME_END:
+            raise CodecError(_NO_END)
+        if message is not None and sink is not None and message.missing == 0:
+            self._complete(sink, channel)
+        return missing
 
     def _take_returned(self, sink: Sink, data: bytes, channel: int, at: int, end: int) -> None:
         """Report a returned message when its content header is there, and skip its body."""

@@ -1,4 +1,4 @@
-"""The command lines of `stomp-gateway sessions`, `links`, `reload` and `top`."""
+"""The command lines of `stomp-gateway sessions`, `links`, `reload`, `config` and `top`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 ENVIRONMENT: Final = """\
 
 environment:
-  STOMP_GATEWAY_ADMIN_URL       the URL of the admin listener, without --url
-  STOMP_GATEWAY_ADMIN_PASSCODE  the passcode of --user, without --passcode-file
+  STOMP_GATEWAY_URL             the URL of the admin listener, without --url
+  STOMP_GATEWAY_USER            the admin user, without --user
+  STOMP_GATEWAY_PASSCODE_FILE   the file with the user's passcode, without --passcode-file
+  STOMP_GATEWAY_ADMIN_PASSCODE  the passcode itself, if no file is named
 """
 
 _SESSIONS_DESCRIPTION = """\
@@ -90,6 +92,18 @@ exit codes:
   130  interrupted (Ctrl-C)
 """
 
+_CONFIG_DESCRIPTION = """\
+Print the configuration that a running gateway uses, as a file that spells everything out: every key, and for each
+virtual host what it takes from defaults. Passcodes and their hashes are ***. Needs an admin user with the role full or
+read_only, if there are users.
+"""
+
+_CONFIG_EPILOG = """\
+examples:
+  stomp-gateway config
+  stomp-gateway config --json | jq .virtual_hosts.orders.prefetch
+"""
+
 _TOP_DESCRIPTION = """\
 Watch a running gateway: its totals and rates, and its busiest sessions. The command redraws the screen after each
 interval; q or Ctrl-C ends it. A rate is the mean over one interval.
@@ -118,7 +132,7 @@ exit codes:
 
 
 def add_admin(commands: Commands) -> None:
-    """Add `sessions`, `links`, `reload` and `top` to the commands of `stomp-gateway`."""
+    """Add `sessions`, `links`, `reload`, `config` and `top` to the commands of `stomp-gateway`."""
     _add_sessions(commands)
     links = add_command(
         commands, "links", _run_links, help="list a running gateway's AMQP connections",
@@ -141,6 +155,12 @@ def add_admin(commands: Commands) -> None:
     )  # fmt: skip
     add_server_options(reload)
     reload.add_argument("--json", action="store_true", help="print a JSON object")
+    config = add_command(
+        commands, "config", _run_config, help="show the configuration that a running gateway uses",
+        description=_CONFIG_DESCRIPTION, epilog=_CONFIG_EPILOG + _EPILOG,
+    )  # fmt: skip
+    add_server_options(config)
+    config.add_argument("--json", action="store_true", help="print a JSON object")
     top = add_command(
         commands, "top", _run_top, help="watch a running gateway's totals and busiest sessions",
         description=_TOP_DESCRIPTION, epilog=_TOP_EPILOG + _EPILOG,
@@ -233,6 +253,12 @@ def _run_reload(options: argparse.Namespace) -> ExitCode:
     from gateway.admin.terminal_reload import reload  # noqa: PLC0415
 
     return run_and_print(reload, options)
+
+
+def _run_config(options: argparse.Namespace) -> ExitCode:
+    from gateway.admin.terminal_reload import show_config  # noqa: PLC0415
+
+    return run_and_print(show_config, options)
 
 
 def _run_top(options: argparse.Namespace) -> ExitCode:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import SecretStr
 
-from gateway import __version__
+from gateway import version_text
 from gateway.cli.admin_commands import add_admin
 from gateway.cli.commands import CommandParser, add_command, run_coroutine
 from gateway.cli.default_config import add_example, load_or_default, log_assumptions
@@ -132,10 +132,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+class _ShowVersion(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"stomp-gateway {version_text()}")
+        parser.exit()
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
     parser = CommandParser(prog="stomp-gateway", description=_DESCRIPTION, epilog=_EPILOG)
-    parser.add_argument("--version", action="version", version=f"stomp-gateway {__version__}")
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="print version and commit, and exit")
     commands: Commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True, parser_class=CommandParser
     )

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.cli.commands import add_command
-from gateway.errors import ExitCode
+from gateway.cli.option_types import duration, moment
+from gateway.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,8 @@ into the lake meanwhile.
 
 With --journal, also prove that ingested segments have not changed and that no segment was skipped: if the lake has a
 segment but lacks an earlier one of the same boot, it is incomplete. Newer segments wait for the next ingest and are
-listed, except with --quiet.
+listed, except with --quiet. A lake is incomplete, too, while a damaged segment is aside, if a finished one has waited
+for longer than --overdue, and if a link lies among the segments.
 """
 
 _CHECK_EPILOG = """\
@@ -37,7 +39,7 @@ example:
   stomp-gateway pipeline check --lake lake --journal journal
 
 """ + _EXIT_CODES.format(
-    "the lake is complete; segments may wait for the next ingest",
+    "the lake is complete; segments may wait for the next ingest, if not for long",
     "the lake is not complete (the command lists what is missing), or cannot be read",
 )
 
@@ -55,18 +57,19 @@ example:
 _GC = """\
 Delete segments of the journal that are in the lake and older than --retain-days. With --events-days, also delete old
 days of the table events. The tables computed from them stay, and so do days that these tables do not have as a whole.
-`pipeline compact` removes the files, a week later.
+With --messages-days, delete messages that were archived longer ago. `pipeline compact` removes the files, a week later.
 """
 
 _GC_EPILOG = """\
-example:
+examples:
   stomp-gateway pipeline gc --lake lake --journal journal --retain-days 7 --events-days 90
+  stomp-gateway pipeline gc --lake lake --messages-days 30
 
 """ + _EXIT_CODES.format("done", "failed, and the message says why")
 
 _SQL = """\
 Answer an SQL query over the tables of the lake, in DataFusion's dialect, which is close to PostgreSQL's. It needs
-neither Spark nor Java. A table that is not there yet is empty.
+neither Spark nor Java. A table that is not there yet is empty. A query whose plan does not only read is refused.
 """
 
 _SQL_EPILOG = """\
@@ -74,7 +77,7 @@ examples:
   stomp-gateway pipeline sql --lake lake "select vhost, sum(sent) from dest_hour group by vhost"
   stomp-gateway pipeline sql --lake lake --format csv "select * from sessions" > sessions.csv
 
-""" + _EXIT_CODES.format("it printed the answer", "the query is wrong, or the lake cannot be read")  # noqa: S608
+""" + _EXIT_CODES.format("it printed the answer", "the query is wrong or too slow, or the lake cannot be read")  # noqa: S608
 
 _UPGRADE = """\
 Take over a lake of Parquet files that an older release has made. The lake of Delta tables takes its place, and the old
@@ -103,6 +106,14 @@ def add_lake_commands(commands: Commands, checked: Callable[[Run], Run]) -> None
         metavar="PLACE",
         help="a journal it was made from, a directory or URL; repeatable",
     )
+    check.add_argument(
+        "--overdue", type=duration, default="6h", metavar="TIME",
+        help="with --journal: a finished segment that waits for longer is wrong (default: 6h)",
+    )  # fmt: skip
+    check.add_argument(
+        "--since", type=moment, metavar="DAY",
+        help="check lines and roll-up only of segments that were begun on this day (2026-11-21) or later",
+    )  # fmt: skip
     check.add_argument("--quiet", action="store_true", help="print only what is wrong")
     compact = add_command(
         commands, "compact", checked(_compact), help="merge small files", description=_COMPACT, epilog=_COMPACT_EPILOG
@@ -117,6 +128,9 @@ def add_lake_commands(commands: Commands, checked: Callable[[Run], Run]) -> None
         "--format", choices=("table", "csv", "json"), default="table",
         help="how to print it; json is one object per line (default: table, of the first 1,000 rows)",
     )  # fmt: skip
+    sql.add_argument(
+        "--timeout", type=duration, metavar="TIME", help="give up after this long: 30s or 5m (default: never)"
+    )
     upgrade = add_command(
         commands, "upgrade", checked(_upgrade), help="take over a lake of an older release",
         description=_UPGRADE, epilog=_UPGRADE_EPILOG,
@@ -130,13 +144,12 @@ def _add_gc(commands: Commands, checked: Callable[[Run], Run]) -> None:
     )
     add_lake(collect)
     collect.add_argument(
-        "--journal", action="append", required=True, metavar="PLACE",
+        "--journal", action="append", default=[], metavar="PLACE",
         help="a journal it was made from, a directory or URL; repeatable",
     )  # fmt: skip
-    collect.add_argument(
-        "--retain-days", required=True, type=_days, metavar="N", help="keep segments for N days, ingested or not"
-    )
+    collect.add_argument("--retain-days", type=_days, metavar="N", help="keep segments for N days, ingested or not")
     collect.add_argument("--events-days", type=_days, metavar="N", help="keep the table events for N days")
+    collect.add_argument("--messages-days", type=_days, metavar="N", help="keep the table messages for N days")
     collect.add_argument("--quiet", action="store_true", help="print only what needs attention")
 
 
@@ -161,7 +174,10 @@ def _check(options: argparse.Namespace) -> ExitCode:
     from gateway.pipeline.check import check  # noqa: PLC0415
     from gateway.pipeline.lake import Lake  # noqa: PLC0415
 
-    complete = check(Lake(options.lake), options.journal, sys.stdout, quiet=options.quiet)
+    since = f"{options.since:%Y-%m-%d}" if options.since else ""
+    complete = check(
+        Lake(options.lake), options.journal, sys.stdout, quiet=options.quiet, overdue=options.overdue, since=since
+    )
     return ExitCode.OK if complete else ExitCode.FAILURE
 
 
@@ -174,17 +190,24 @@ def _compact(options: argparse.Namespace) -> ExitCode:
 
 
 def _collect(options: argparse.Namespace) -> ExitCode:
+    if bool(options.journal) != (options.retain_days is not None):
+        raise UsageError("--journal and --retain-days go together.")
+    if options.retain_days is options.events_days is options.messages_days is None:
+        raise UsageError("give --journal and --retain-days, --events-days or --messages-days.")
     from gateway.pipeline.lake import Lake  # noqa: PLC0415
-    from gateway.pipeline.maintenance import collect  # noqa: PLC0415
+    from gateway.pipeline.maintenance import collect, collect_messages  # noqa: PLC0415
 
+    lake = Lake(options.lake)
     collect(
-        Lake(options.lake),
+        lake,
         options.journal,
-        retain_days=options.retain_days,
+        retain_days=options.retain_days or 0,
         events_days=options.events_days,
         out=sys.stdout,
         quiet=options.quiet,
     )
+    if options.messages_days is not None:
+        collect_messages(lake, options.messages_days, sys.stdout, quiet=options.quiet)
     return ExitCode.OK
 
 
@@ -192,7 +215,7 @@ def _sql(options: argparse.Namespace) -> ExitCode:
     from gateway.pipeline.lake import Lake  # noqa: PLC0415
     from gateway.pipeline.query_output import print_query  # noqa: PLC0415
 
-    print_query(Lake(options.lake), options.query, options.format, sys.stdout)
+    print_query(Lake(options.lake), options.query, options.format, sys.stdout, timeout=options.timeout)
     return ExitCode.OK
 
 

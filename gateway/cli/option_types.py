@@ -28,9 +28,17 @@ def duration_or_null(text: str) -> float:
     return math.inf if text == NULL else duration(text)
 
 
+def size(text: str) -> int:
+    """The bytes in a size above 0, in the forms that a configuration file takes."""
+    found = _read(Size().read, text)
+    if found < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: write 64MiB or 1GiB")
+    return found
+
+
 def size_or_null(text: str) -> int | None:
-    """The bytes in a size, in the forms that a configuration file takes; null is no limit."""
-    return None if text == NULL else _read(Size().read, text)
+    """The same; null is no limit."""
+    return None if text == NULL else size(text)
 
 
 def _read(read: Callable[[str], T], text: str) -> T:

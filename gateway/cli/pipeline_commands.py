@@ -1,4 +1,4 @@
-"""The command line of `stomp-gateway pipeline`. Only `ingest` imports Spark."""
+"""The command line of `stomp-gateway pipeline`. Only `ingest` and `archive` import Spark."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.cli.commands import add_command
 from gateway.cli.lake_commands import add_lake_commands
-from gateway.cli.option_types import duration
+from gateway.cli.option_types import duration, size
 from gateway.cli.report_commands import add_compare, add_report
+from gateway.cli.stream_commands import add_stream_commands
 from gateway.errors import ExitCode, PipelineError, UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ examples:
 _INGEST = """\
 Add every line of the journals' finished segments to the lake exactly once, and compute the tables made from them.
 You may stop or kill it at any moment: the next run continues, and nothing is lost or counted twice. Unreadable lines go
-to the table bad_lines. Any number of ingests and other commands may work on one lake at the same time.
+to the table bad_lines. A damaged segment is put aside, with the reason in the table segments_aside, and all others are
+read; the next run takes it in if it has changed by then. Any number of ingests and other commands may work on one lake
+at the same time.
 """
 
 _INGEST_EPILOG = """\
@@ -50,7 +53,8 @@ examples:
 
 exit codes:
   0    all finished segments are in the lake; with --every: ended by SIGTERM
-  1    failed, and the message says why; or some segments have a later schema version and were not read
+  1    failed, and the message says why; or segments were not read: damaged ones, which are put aside, links, or those
+       of a later schema version
   2    the command line is wrong, or the extra is not installed
   130  interrupted (Ctrl-C), after the batch under way
   143  without --every: ended by SIGTERM, after the batch under way
@@ -70,6 +74,7 @@ def add_pipeline(commands: Commands) -> None:
     add_lake_commands(subcommands, _needing_extra)
     add_report(subcommands, _needing_extra)
     add_compare(subcommands, _needing_extra)
+    add_stream_commands(subcommands, _needing_spark, _needing_extra, _add_spark)
 
 
 def _add_ingest(commands: Commands) -> None:
@@ -101,8 +106,20 @@ def _add_ingest(commands: Commands) -> None:
         metavar="TIME",
         help="and after this long it is abandoned (default: 7d)",
     )
+    ingest.add_argument(
+        "--batch-bytes", type=size, default="256MiB", metavar="SIZE",
+        help="how much a batch reads at most, if no single segment is larger (default: 256MiB)",
+    )  # fmt: skip
+    ingest.add_argument(
+        "--again", action="store_true", help="read segments that were put aside again, even if they have not changed"
+    )
     ingest.add_argument("--quiet", action="store_true", help="print only what needs attention")
-    spark = ingest.add_argument_group("Spark")
+    _add_spark(ingest)
+
+
+def _add_spark(parser: argparse.ArgumentParser) -> None:
+    """Add the options about how to run Spark."""
+    spark = parser.add_argument_group("Spark")
     spark.add_argument(
         "--master",
         metavar="URL",
@@ -183,5 +200,7 @@ def _ingest(options: argparse.Namespace) -> ExitCode:
         spark=SparkOptions(options.master, dict(options.conf), options.packages),
         idle_after=options.idle_after,
         abandoned_after=options.abandoned_after,
+        batch_bytes=options.batch_bytes,
+        again=options.again,
     )
     return ingest(wanted, Progress(quiet=options.quiet))

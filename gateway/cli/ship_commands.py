@@ -125,7 +125,7 @@ def _store(place: str) -> Store:
 
 def _ship(options: argparse.Namespace) -> ExitCode:
     from gateway.config.model import Logging  # noqa: PLC0415
-    from gateway.journal.shipper import Shipper  # noqa: PLC0415
+    from gateway.journal.shipper import ShipError, Shipper  # noqa: PLC0415
     from gateway.server.process.logs import configure_logs  # noqa: PLC0415
 
     store = _store(options.to)
@@ -138,8 +138,13 @@ def _ship(options: argparse.Namespace) -> ExitCode:
     left_open = _finish_open(options.directory)
     try:
         shipper.ship_now(again=options.again)
-    except OSError as error:
-        raise GatewayError(f"{error.filename or options.directory}: {error.strerror or error}") from error
+    except (ShipError, OSError) as error:
+        what = (
+            f"{error.filename or options.directory}: {error.strerror or error}" if isinstance(error, OSError) else error
+        )
+        raise GatewayError(
+            f"{what}. The segments that were not shipped wait in {options.directory}: run the same command again."
+        ) from error
     finally:
         print(f"{shipper.stats.segments} segments shipped, {shipper.stats.bytes} bytes")
     refused = sum(error.errno != errno.ENOLCK for error in left_open.values())

@@ -64,8 +64,17 @@ def _listeners(top: dict[str, Any]) -> Iterator[Finding]:
             sentence = "Without proxy_protocol there are no proxies here, only clients."
             advice = "Set proxy_protocol to true, or name the networks of clients under allowed_networks."
             yield Finding((*trail, "trusted_proxies"), sentence, advice)
-        if is_websocket and value.get("implicit_connect") in (True, "true"):
-            yield Finding((*trail, "implicit_connect"), "implicit_connect is for tcp listeners only.")
+        if is_websocket:
+            yield from _websocket(trail, value)
+
+
+def _websocket(trail: Trail, listener: dict[str, Any]) -> Iterator[Finding]:
+    origins = _entries(listener.get("allowed_origins"))
+    if listener.get("token_cookie") is not None and (not origins or "null" in origins):
+        sentence = "Any web page could log in as its visitor: browsers send cookies with requests of all pages."
+        yield Finding((*trail, "token_cookie"), sentence, "Name your pages under allowed_origins, and not null.")
+    if listener.get("implicit_connect") in (True, "true"):
+        yield Finding((*trail, "implicit_connect"), "implicit_connect is for tcp listeners only.")
 
 
 def _is_socket(kind: str, value: object) -> bool:
@@ -155,8 +164,8 @@ def _destinations(top: dict[str, Any]) -> Iterator[Finding]:
     for trail, place in places:
         settings = mapping(place)
         for position, rule in enumerate(_entries(settings.get("destination_rules"))):
-            for sentence in rule_mistakes(mapping(rule)):
-                yield Finding((*trail, "destination_rules", position), sentence)
+            for place_in_rule, sentence, advice in rule_mistakes(mapping(rule)):
+                yield Finding((*trail, "destination_rules", position, *place_in_rule), sentence, advice)
         for position, entry in enumerate(_entries(settings.get("queue_arguments"))):
             for name, value in mapping(mapping(entry).get("arguments")).items():
                 if isinstance(value, (bool, int, str)) and (wrong := argument_mistake(name, value)) is not None:

@@ -13,7 +13,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from gateway.config.base_models import CertificateFile, ConfigModel, KeyFile, MergeableModel, RevocationFile, Text
-from gateway.config.broker_user import User
+from gateway.config.broker_user import AdminUser
 from gateway.config.networks import Network
 from gateway.config.scalars import Count, Duration, Size, SocketAddress, Switch, mistake
 from gateway.config.tls_ciphers import checked_ciphers
@@ -29,12 +29,13 @@ from gateway.config.unix_address import (
 DEFAULT_ADMIN_ADDRESS: Final = SocketAddress("127.0.0.1", 15693)
 
 WEBSOCKET_KEYS: Final = frozenset((
-    "path", "frame", "allowed_origins", "use_http_auth", "compression", "ping_interval", "idle_timeout",
-    "strict_transport_security",
+    "path", "frame", "allowed_origins", "use_http_auth", "bearer_tokens", "token_cookie", "compression",
+    "ping_interval", "idle_timeout", "strict_transport_security",
 ))  # fmt: skip
 SOCKET_KEYS: Final = frozenset(("socket_mode", "socket_group"))
 """Keys for Unix-domain sockets only."""
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://(?:\[[0-9a-f:.]+\]|[a-z0-9._~-]+)(?::[0-9]{1,5})?")
+_COOKIE_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PATH: Final = re.compile(r"[!-~]+")
 
 
@@ -57,6 +58,12 @@ def _origin(value: str) -> str:
             "An origin is a scheme, a host, and a port if it is not the usual one, as browsers write it: in small "
             "letters, without a slash or a path behind it. For example https://example.org or http://localhost:8080."
         )
+    return value
+
+
+def _cookie_name(value: str) -> str:
+    if not _COOKIE_NAME.fullmatch(value):
+        raise mistake("The name of a cookie has letters, digits and some signs such as - and _, but no spaces or =.")
     return value
 
 
@@ -145,6 +152,12 @@ class Listener(ConfigModel):
     Empty: all. Clients other than browsers send no origin, and may always connect."""
     use_http_auth: Annotated[bool, Switch()] = False
     """For websocket: HTTP Basic credentials of the request, where there are any, replace CONNECT's."""
+    bearer_tokens: Annotated[bool, Switch()] = False
+    """For websocket: the token of the request's Authorization: Bearer, where there is one, is the login. It replaces
+    CONNECT's login and passcode."""
+    token_cookie: Annotated[Text, AfterValidator(_cookie_name)] | None = None
+    """For websocket: name of a cookie whose value is a token that is the login in the same way. Needs allowed_origins:
+    browsers send cookies with requests of any page."""
     compression: Annotated[bool, Switch()] = False
     """For websocket: compress messages (permessage-deflate). It costs memory for each client."""
     ping_interval: Annotated[float, Duration()] = 30.0
@@ -213,9 +226,9 @@ class AdminSettings(MergeableModel):
     """For a Unix-domain socket: its mode, in quotes. Who may write to it may connect."""
     socket_group: SocketGroup | None = None
     """For a Unix-domain socket: its group, by name, or by number in quotes. null: the gateway's own group."""
-    users: tuple[User, ...] = ()
-    """Who may look in and close sessions, by HTTP Basic. Empty: everybody who can connect may look in, and close
-    sessions only from this machine itself."""
+    users: tuple[AdminUser, ...] = ()
+    """Who may look in, and with the role full also close sessions, reload and trace, by HTTP Basic. Empty: everybody
+    who can connect may look in, and do the rest only from this machine itself."""
     tls: ServerTls | None = None
     """Speak HTTPS. null: plain HTTP."""
     allowed_networks: tuple[Network, ...] = ()

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from gateway.config.broker_user import User
+from gateway.config.broker_user import AdminUser, User
 from gateway.config.config_files import ConfigFiles
 from gateway.config.config_warnings import warnings_of
 from gateway.config.consistency import contradictions
@@ -91,8 +91,8 @@ def _read_passcode_files(document: Document, files: ConfigFiles) -> None:
 
 
 def _users(tree: object, trail: Trail = ()) -> Iterator[tuple[Trail, dict[str, object]]]:
-    """Every mapping of the tree in a place of a `User`."""
-    if isinstance(tree, dict) and model_at(trail) is User:
+    """Every mapping of the tree in a place of a `User` or an `AdminUser`."""
+    if isinstance(tree, dict) and model_at(trail) in (User, AdminUser):
         yield trail, tree
     elif isinstance(tree, dict):
         for key, value in tree.items():

@@ -72,6 +72,8 @@ _EXAMPLES: Final[Mapping[str, str]] = {
     "transactions": "transactions: {max_open: 100}",
     "limits": "limits: {sessions: 5000}",
     "destination_rules": "- {action: deny, destination: /topic/*}",
+    "archives.user": "user: {login: operator, passcode_file: FILE}",
+    "archives": "- {stream: orders, destinations: [/topic/orders.#], user: {login: operator, passcode_file: FILE}}",
     "queue_arguments": "- {destination: /queue/*, arguments: {x-queue-type: quorum}}",
     "arguments": "arguments: {x-queue-type: quorum}",
     "": "upstream: {urls: [amqp://127.0.0.1:5672]}",
@@ -268,14 +270,23 @@ def _unknown_key(trail: Trail, beside: Mapping[str, object]) -> Finding:
     """What is said of an unknown key with these keys beside it."""
     key, model = str(trail[-1]), model_at(trail[:-1])
     known = list(model.model_fields) if model else []
-    near = meant_key(key, known)
-    homes = [path.rpartition(".")[0] for path in all_keys() if path.rpartition(".")[2].removesuffix("[]") == key]
-    if near and (not homes or meant_key(key, known, _SAME_WORD)):
+    near, homes = meant_here(key, known), _homes(key)
+    if near:
         already = " That key stands here already." if near in beside else ""
         return Finding(trail, "There is no such key here.", f"Did you mean {near}?{already}")
     if homes:
         return Finding(trail, "There is no such key here.", f"It belongs {_home(homes)}.")
     return Finding(trail, "There is no such key here.", f"Keys that may stand here: {', '.join(known)}.")
+
+
+def meant_here(key: str, known: Collection[str]) -> str | None:
+    """The known key that an unknown one stands for; None if there is none, or if the unknown one belongs elsewhere."""
+    return meant_key(key, known, _SAME_WORD if _homes(key) else _SIMILAR)
+
+
+def _homes(key: str) -> list[str]:
+    """Where a key may stand."""
+    return [path.rpartition(".")[0] for path in all_keys() if path.rpartition(".")[2].removesuffix("[]") == key]
 
 
 def _home(homes: list[str]) -> str:

@@ -190,7 +190,9 @@ def _adapted(node: object) -> object:
     if isinstance(description := adapted.get("description"), str):
         adapted["description"] = " ".join(description.split())  # without the line breaks of docstrings
     if "enum" in adapted:
-        choices = {"enum": adapted.pop("enum")}
+        words = cast(list[object], adapted.pop("enum"))
+        # YAML 1.1, and Helm with it, reads a bare off as false.
+        choices = {"enum": [*words, False] if "off" in words else words}
         adapted.pop("type", None)
         adapted["anyOf"] = [choices, {"type": "string", "pattern": VARIABLE_PATTERN}]
     return adapted

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator
+from pydantic_core import PydanticCustomError
 
-from gateway.config.base_models import ConfigModel, Text, made_from_text
+from gateway.config.base_models import ConfigModel, MergeableModel, Text, made_from_text
 from gateway.config.scalars import Switch, mistake
 from gateway.patterns import Pattern
 
@@ -27,8 +28,8 @@ _AGE: Final = re.compile(r"[0-9]+[YMDhms]")
 _NUMBER_BOUND: Final = 1 << 63
 
 
-def _check_reachable(value: str, starts: tuple[str, ...]) -> None:
-    """Raise `mistake` for a pattern that no destination can fit."""
+def _check_reachable(value: str, starts: tuple[str, ...], *, has_slashes: bool = False) -> None:
+    """Raise `mistake` for a pattern that no destination can fit; ``has_slashes``: a name may have slashes."""
     if not value.startswith("/"):
         raise mistake("A destination begins with /; * in it stands for anything, for example /queue/orders.*.")
     fixed = re.split(r"[*{]", value)[0]
@@ -37,7 +38,8 @@ def _check_reachable(value: str, starts: tuple[str, ...]) -> None:
     start = next((start for start in starts if fixed.startswith(start)), None)
     if start is None:
         raise mistake(f"No destination fits this. Here they begin with {', '.join(starts)}.")
-    if len(value) == len(start) or value.count("/", len(start)) > (start == "/exchange/"):
+    has_slash_in_name = value.count("/", len(start)) > (start == "/exchange/")
+    if len(value) == len(start) or (has_slash_in_name and not has_slashes):
         form = "/exchange/<exchange>/<key>" if start == "/exchange/" else f"{start}<name>"
         raise mistake(f"No destination fits this: the form is {form}.", "Write a slash within a name as %2F.")
 
@@ -47,9 +49,16 @@ def _pattern(text: str) -> Pattern:
 
 
 def _ruled(value: str) -> Pattern:
+    pattern = _asked(value)
+    _check_reachable(value, _RULED)
+    return pattern
+
+
+def _asked(value: str) -> Pattern:
+    """What a rule is about may have slashes, which only a rewrite can make sense of: see `rule_mistakes`."""
     if set("{}") & set(value.replace(_LOGIN, "")):
         raise mistake("Only {login} may stand in braces.")
-    _check_reachable(value, _RULED)
+    _check_reachable(value, _RULED, has_slashes=True)
     return _pattern(value)
 
 
@@ -93,6 +102,7 @@ def _pattern_text(pattern: Pattern) -> str:
     return pattern.text.decode()
 
 
+AskedPattern = Annotated[Pattern, made_from_text(Pattern, _asked, _pattern_text)]
 RulePattern = Annotated[Pattern, made_from_text(Pattern, _ruled, _pattern_text)]
 QueuePattern = Annotated[Pattern, made_from_text(Pattern, _declared, _pattern_text)]
 LoginPattern = Annotated[Pattern, made_from_text(Pattern, _pattern, _pattern_text)]
@@ -111,13 +121,23 @@ class QueueArguments(ConfigModel):
     """By their AMQP names, for example x-queue-type: quorum, x-expires: 3600000, x-max-length: 10000."""
 
 
+class OnSendError(MergeableModel):
+    """What an ERROR for a SEND does to its session."""
+
+    action: Literal["close", "keep", "log"] = "close"
+    """close: as with the plugin, what the broker refuses ends the session. keep: it goes on after the ERROR. log: it
+    goes on, and an ERROR that no receipt asks for is logged and counted only."""
+    logins: tuple[LoginPattern, ...] = ()
+    """Whose; * stands for anything. Empty: everybody's. The sessions of others are closed."""
+
+
 class DestinationRule(ConfigModel):
     """What clients may do with some destinations. The first rule that fits decides; without one all is allowed."""
 
     action: Literal["allow", "deny", "rewrite"]
     """rewrite puts another destination in its place."""
-    destination: RulePattern
-    """Which: * stands for anything, {login} for the client's login."""
+    destination: AskedPattern
+    """Which: * stands for anything, {login} for the client's login. That of a rewrite may have slashes in names."""
     to: RulePattern | None = None
     """For rewrite: the new destination; * becomes what the * of destination stood for, in order."""
     on: Literal["send", "subscribe", "both"] = "both"
@@ -143,14 +163,20 @@ class DestinationRule(ConfigModel):
         return self.on != "send"
 
 
-def rule_mistakes(rule: Mapping[str, Any]) -> Iterator[str]:
-    """Sentences about keys of a rule, as a file has them, that contradict each other."""
+def rule_mistakes(rule: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
+    """Keys of a rule, as a file has them, that contradict each other: the place in the rule, a sentence, advice."""
     action, to, destination = rule.get("action"), rule.get("to"), rule.get("destination")
     if action == "rewrite" and to is None:
-        yield "action: rewrite needs to."
+        yield (), "action: rewrite needs to.", None
     if action in ("allow", "deny") and to is not None:
-        yield "to goes with action: rewrite only."
+        yield (), "to goes with action: rewrite only.", None
+    if action in ("allow", "deny") and isinstance(destination, str):
+        try:
+            _ruled(destination)
+        except PydanticCustomError as error:
+            # Nothing fits what has a slash in a name, unless a rewrite makes something else of it.
+            yield ("destination",), error.message(), (error.context or {}).get("suggestion")
     if isinstance(to, str) and isinstance(destination, str) and to.count("*") > destination.count("*"):
-        yield "to has more * than destination."
+        yield (), "to has more * than destination.", None
     if rule.get("mandatory") in (True, "true") and (rule.get("on") == "subscribe" or action == "deny"):
-        yield "mandatory is about messages that are sent: it goes with allow or rewrite, on send or both."
+        yield (), "mandatory is about messages that are sent: it goes with allow or rewrite, on send or both.", None

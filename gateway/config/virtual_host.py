@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
+from gateway.config.archives import Archive
 from gateway.config.base_models import (
     CertificateFile,
     EncodedText,
@@ -25,7 +26,7 @@ from gateway.config.base_models import (
 )
 from gateway.config.broker_user import User
 from gateway.config.journal_settings import JournalSettings
-from gateway.config.rules import DestinationRule, QueueArguments
+from gateway.config.rules import DestinationRule, OnSendError, QueueArguments
 from gateway.config.scalars import BrokerUrl, Count, Duration, Factor, Size, Switch, mistake
 
 # Words of printable ASCII, without the characters that have to be escaped in a header.
@@ -214,6 +215,14 @@ class VirtualHostSettings(MergeableModel):
     false: it is ignored, as with the plugin."""
     on_queue_conflict: Literal["error", "use_existing"] = "error"
     """When a queue exists with other properties than a client asks for. use_existing takes it as it is."""
+    on_send_error: OnSendError = Field(default_factory=OnSendError)
+    """Whether a session ends when the broker refuses what it sends, or when a SEND is larger than max_frame_size."""
+    hold_sends_for: Annotated[float, Duration(zero=False)] | None = None
+    """How long a client waits while the broker takes no messages. Then its SENDs are answered with an ERROR until the
+    broker takes messages again. null: it waits for as long as that takes."""
+    topic_slashes: Literal["error", "dots", "dots_and_back"] = "error"
+    """What /topic/a/b means. error: nothing, as with the plugin. dots: /topic/a.b. dots_and_back: the same, and the
+    destination of a MESSAGE has slashes, too."""
     destination_rules: tuple[DestinationRule, ...] = ()
     """Who may send to and subscribe to what, and what other destination is meant by one."""
     limits: Limits = Field(default_factory=Limits)
@@ -223,6 +232,8 @@ class VirtualHostSettings(MergeableModel):
     with it. null: where the broker ends connections whose token has expired, as RabbitMQ does from 4.3 on."""
     journal: JournalSettings = Field(default_factory=JournalSettings)
     """The traffic journal: what happened, for people and for the pipeline."""
+    archives: tuple[Archive, ...] = ()
+    """Streams that keep a copy of the messages to some destinations, for the pipeline."""
 
     @property
     def strict(self) -> bool:

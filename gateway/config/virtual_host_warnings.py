@@ -68,6 +68,7 @@ def virtual_host_warnings(config: GatewayConfig) -> Iterator[Finding]:
 def _odd(config: GatewayConfig, virtual_host: VirtualHost) -> Iterator[_Odd]:
     yield from _users(config, virtual_host)
     yield from _destinations(virtual_host)
+    yield from _send_errors(virtual_host)
     yield from _limits(virtual_host)
     yield from _journal(virtual_host)
 
@@ -140,6 +141,17 @@ def _arguments(entry: QueueArguments) -> Iterator[tuple[str, str, str]]:
         if name in _REFUSED.get(str(kind), ()):
             sentence = f"RabbitMQ refuses to declare a {kind} queue with this argument."
             yield name, sentence, "Delete it, or take another x-queue-type."
+
+
+def _send_errors(virtual_host: VirtualHost) -> Iterator[_Odd]:
+    if virtual_host.on_send_error.action == "close":
+        return
+    keys = ("on_send_error", "action")
+    if virtual_host.strict:
+        yield _Odd(keys, "This has no effect: with conformance strict every ERROR closes.", "Delete one of the two.")
+    elif virtual_host.confirms != "always" or not virtual_host.upstream.ride_through:
+        sentence = "The session still ends when the broker refuses a message: for that it has to confirm all of them."
+        yield _Odd(keys, sentence, "Set confirms to always, and upstream.ride_through above 0.")
 
 
 def _limits(virtual_host: VirtualHost) -> Iterator[_Odd]:

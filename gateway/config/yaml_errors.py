@@ -53,6 +53,12 @@ _SECOND_DOCUMENT: Final = (
 
 # The first that fits counts.
 _SAYINGS: Final = (
+    _Saying(
+        "",
+        "An IPv6 address needs quotes.",
+        'Put it in quotes, with its port: "[::]:61613".',
+        line=r":\s+\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\](:|\s|$)",
+    ),
     _Saying("", "A star that is a key needs quotes.", 'Write "*".', line=r"(^|[\s{,])\*\s*:"),
     _Saying("character '\\\\t'", "YAML does not allow a tab here.", "Write spaces."),
     _Saying(

@@ -30,7 +30,7 @@ from typing import BinaryIO, Final
 import structlog
 
 from gateway.journal.segment_retention import SegmentRetention
-from gateway.journal.segments import SegmentName, end_of_lines
+from gateway.journal.segments import DAYS, SegmentName, end_of_lines
 
 log = structlog.get_logger("gateway.journal")
 
@@ -144,7 +144,7 @@ class Files:
     def begin(self, name: SegmentName, at: int) -> None:
         """Start a new segment, whose first event happened at ``at`` (microseconds since the epoch)."""
         day = datetime.fromtimestamp(at // 1_000_000, UTC).strftime("%Y-%m-%d")
-        self._path = self.directory / f"d={day}" / name.while_open
+        self._path = self.directory / f"day={day}" / name.while_open
 
     def write(self, data: bytes, lines: int) -> None:
         """Append ``lines`` whole lines."""
@@ -231,7 +231,7 @@ def recover(directory: Path, node: str | None) -> dict[Path, OSError]:
     Returns those that cannot be finished now, and why: ENOLCK says that this file system has no locks.
     """
     failed: dict[Path, OSError] = {}
-    for path in sorted(directory.glob("d=*/.*.open")):
+    for path in sorted(directory.glob(f"{DAYS}/.*.open")):
         name = SegmentName.read(path.name)
         if name is None:
             continue

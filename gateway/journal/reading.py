@@ -7,7 +7,6 @@ read at all raises.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,14 +18,13 @@ import msgspec
 
 from gateway.errors import GatewayError
 from gateway.journal.schema import VERSION, ParsedLine
-from gateway.journal.segments import OPEN_SUFFIX, SHIPPED_SUFFIX, SegmentName
+from gateway.journal.segments import DAY, OPEN_SUFFIX, SHIPPED_SUFFIX, SegmentName
 
 LONGEST_LINE: Final = 1 << 20
 """Bytes of a line that are kept; no gateway writes a longer one."""
 
 _BLOCK: Final = 1 << 20
 _BLOCK_BACKWARDS: Final = 1 << 16
-_DAY: Final = re.compile(r"d=([0-9]{4}-[0-9]{2}-[0-9]{2})")
 _MTIME_RESOLUTION: Final = 2.0  # seconds; that of a directory's modification time on some file systems
 _LISTINGS: Final = 5
 _ACTIVE_DAYS: Final = 2  # today, and yesterday, whose last segments are still written after midnight
@@ -114,10 +112,10 @@ def days(directory: Path) -> list[Path]:
 
     Raises `UnreadableError` if the directory does not exist, is not a journal's, or may not be read.
     """
-    if _DAY.fullmatch(directory.name) and directory.is_dir():
+    if DAY.fullmatch(directory.name) and directory.is_dir():
         raise UnreadableError(f"{directory} is one day of a journal. Give the directory above it.")
     try:
-        found = [path for path in directory.iterdir() if _DAY.fullmatch(path.name) and path.is_dir()]
+        found = [path for path in directory.iterdir() if DAY.fullmatch(path.name) and path.is_dir()]
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UnreadableError(

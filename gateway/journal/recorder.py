@@ -20,7 +20,7 @@ from gateway.session import ops
 from gateway.session.cached_publish import CachedPublish
 from gateway.session.context import Hold
 from gateway.session.delivery_ledger import AckMode
-from gateway.session.destinations import TEMP_QUEUE, DestinationKind, parse
+from gateway.session.destinations import TEMP_QUEUE, DestinationKind
 from gateway.session.queues import QueueSpec
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
@@ -85,7 +85,7 @@ class Recorder(SessionRecorder):
             identifier = TEMP_QUEUE.decode() + "*"
         else:
             identifier = shown(address if subscription.identifier is None else subscription.identifier)
-        name, kind = self._journal.destinations.name(address), KIND_CODES[parse(address).kind]
+        name, kind = self._journal.destinations.name(address), KIND_CODES[subscription.kind]
         fields = SubscriptionFields(name, kind, identifier, subscription.mode.value.decode())
         if queue is not None:
             fields.durable = queue.durable and operation.binding is not None
@@ -107,7 +107,7 @@ class Recorder(SessionRecorder):
         # With ack:auto the prefetch is the gateway's, not the client's.
         prefetch = 0 if fields.mode == "auto" else operation.prefetch
         has_offset = bool(operation.arguments) and "x-stream-offset" in operation.arguments
-        kind = parse(operation.subscription.address).kind
+        kind = operation.subscription.kind
         self.subscription_begun(fields, prefetch, features_of_subscribe(kind, fields, prefetch, has_offset=has_offset))
 
     def queue_away(self, subscription: Subscription) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from gateway.journal.segments import SHIPPED_SUFFIX, SegmentName, mark_name, of_gateway
+from gateway.journal.segments import DAYS, SHIPPED_SUFFIX, SegmentName, mark_name, of_gateway
 
 log = structlog.get_logger("gateway.journal")
 
@@ -65,7 +65,7 @@ class SegmentRetention:
         gone = [segment for segment in going if _deleted(segment.path)]
         self._report(gone)
         if self._drop_orphans() or gone:
-            for folder in self.directory.glob("d=*"):
+            for folder in self.directory.glob(DAYS):
                 with contextlib.suppress(OSError):
                     folder.rmdir()
         return len(gone)
@@ -73,7 +73,7 @@ class SegmentRetention:
     def _found(self) -> tuple[list[_Kept], int]:
         """The gateway's finished segments, and the bytes of those that are being written."""
         segments, being_written = [], 0
-        for folder in self.directory.glob("d=*"):
+        for folder in self.directory.glob(DAYS):
             with contextlib.suppress(OSError), os.scandir(folder) as entries:
                 found = {entry.name: entry for entry in entries}
                 for name, entry in found.items():
@@ -106,7 +106,7 @@ class SegmentRetention:
     def _drop_orphans(self) -> bool:
         """Delete marks whose segments are gone, whoever deleted those. Returns whether there were any."""
         found = False
-        for mark in self.directory.glob(f"d=*/.*{SHIPPED_SUFFIX}"):
+        for mark in self.directory.glob(f"{DAYS}/.*{SHIPPED_SUFFIX}"):
             segment = mark.with_name(mark.name.removeprefix(".").removesuffix(SHIPPED_SUFFIX))
             if not segment.exists():
                 found = True

@@ -3,10 +3,13 @@
 While a segment is written, its name begins with a dot and ends with ``.open``, and the pipeline ignores it. When it is
 finished, it is renamed and never changed again. Its path tells all that a reader must know before opening it::
 
-    d=2026-11-21/gateway-orders1-5f0c1a2b3c4d5e6f-4711-000003.v1.jsonl
+    day=2026-11-21/gateway-orders1-5f0c1a2b3c4d5e6f-4711-000003.v1.jsonl
 
 This is the day (UTC) on which it was begun, what wrote it, the node, the boot, the process id, the segment's number in
 the boot, and the schema version. A reader of version 1 looks for ``*.v1.jsonl`` and never sees a later version.
+
+Earlier releases named the directory ``d=2026-11-21``, and all readers take both names. Programs that take such names
+for columns, as DuckDB does, would put the day in the place of the field ``d`` of the lines.
 
 A segment that was shipped has a mark beside it: an empty file, with its name between a dot and ``.shipped``.
 """
@@ -22,6 +25,11 @@ OPEN_SUFFIX: Final = ".open"
 SHIPPED_SUFFIX: Final = ".shipped"
 PATTERN: Final = "*.v1.jsonl"
 """A glob for all finished segments of this version, below a day's directory."""
+
+DAYS: Final = "d*=*"
+"""A glob for the directories of days."""
+DAY: Final = re.compile(r"(?:day|d)=([0-9]{4}-[0-9]{2}-[0-9]{2})")
+"""The name of such a directory."""
 
 _BLOCK: Final = 1 << 16
 _WORKER: Final = re.compile(r"\.w[0-9]+\Z")

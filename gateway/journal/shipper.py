@@ -24,7 +24,7 @@ import structlog
 
 from gateway.errors import GatewayError
 from gateway.journal.files import lock, sync_directory
-from gateway.journal.segments import SegmentName, mark_name, mark_of
+from gateway.journal.segments import DAYS, SegmentName, mark_name, mark_of
 
 log = structlog.get_logger("gateway.journal")
 
@@ -57,7 +57,7 @@ class ShipTarget(Protocol):
     """A place for segments."""
 
     def put(self, name: str, data: bytes) -> None:
-        """Put a segment under its name, ``d=<day>/<file>``, if it is not there. Returns when it is kept safely.
+        """Put a segment under its name, ``day=<day>/<file>``, if it is not there. Returns when it is kept safely.
 
         Raises:
             ShipError: it is not there.
@@ -123,7 +123,7 @@ class _Outbox:
     def segments(self, *, marked_too: bool = False) -> list[_Segment]:
         """Those that wait, the oldest first; with ``marked_too`` all finished ones."""
         found: list[_Segment] = []
-        days = list(self._directory.glob("d=*"))
+        days = list(self._directory.glob(DAYS))
         for day in days:
             with contextlib.suppress(OSError):  # somebody has deleted it
                 changed = day.stat()

@@ -29,7 +29,7 @@ from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS
 
 from gateway.config.ship_settings import LARGEST_STREAM_SEGMENT
-from gateway.journal.segments import SegmentName
+from gateway.journal.segments import DAY, SegmentName
 from gateway.journal.ship_targets import Store
 from gateway.journal.shipper import SegmentDiffersError, ShipError
 from gateway.journal.stream_broker import MARK_TYPE, SEGMENT_TYPE, StreamBroker, reason_of
@@ -47,7 +47,7 @@ _LAST_RETRY: Final = 60.0
 _ABANDONED: Final = 3600.0
 _LARGEST_PARTS: Final = 1 << 14
 
-_NAME: Final = re.compile(r"d=[0-9]{4}-[0-9]{2}-[0-9]{2}/([^/]+)")
+_NAME: Final = re.compile(rf"{DAY.pattern}/([^/]+)")
 
 
 class _Note(msgspec.Struct):
@@ -261,9 +261,9 @@ def _part(message: AbstractIncomingMessage) -> _Part | None:
         return None
     named = _NAME.fullmatch(part.name)
     # It becomes the name of a file, so it must be exactly that of a finished segment.
-    name = None if named is None else SegmentName.read(named[1])
+    name = None if named is None else SegmentName.read(named[2])
     is_possible = 0 <= part.part < part.parts <= _LARGEST_PARTS and 0 <= part.bytes <= LARGEST_STREAM_SEGMENT
-    return part if named is not None and str(name) == named[1] and is_possible else None
+    return part if named is not None and str(name) == named[2] and is_possible else None
 
 
 def _unpacked(packed: bytes, part: _Part) -> bytes | None:

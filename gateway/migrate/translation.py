@@ -108,7 +108,7 @@ def translate(sources: Sources, upstream: Sequence[str], port_offset: int, passc
     defaults.write(with_certificate_users=listeners.has_certificate_login)
     _write_admin(writer, sources, report)
     _report_dropped(settings, (STOMP, WEB_STOMP) if with_web_stomp else (STOMP,))
-    report.note("virtual_hosts", '"*" passes every host on, as the plugin does. Leave it out while `parity` runs.')
+    report.note("virtual_hosts", '"*" passes every host on to RabbitMQ, as the plugin does.')
     if settings.foreign:
         count = "1 setting" if settings.foreign == 1 else f"{settings.foreign} settings"
         report.note("", f"Left where it belongs: {count} of other parts of RabbitMQ.")

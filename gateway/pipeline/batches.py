@@ -1,44 +1,41 @@
-"""A batch of lines becomes part of the lake: written, planned, committed.
+"""A batch of segments becomes part of the lake: written, planned, committed.
 
 Spark writes the batch's files into a fresh directory of each table. The plan is one commit to the table ``segments``:
 which segments the batch has, and which directory. Then each table commits the files. A run that is killed before the
 plan leaves files that nobody sees; one that is killed after it has its batch committed by the next run of any ingest.
 Two ingests cannot plan the same segment, since Delta refuses one of two plans at once, and that ingest looks again.
+
+A segment that is damaged is put aside, see `SEGMENTS_ASIDE`, and the batch is made of the others.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from gateway.errors import PipelineError
-from gateway.journal.segments import SegmentName
-from gateway.pipeline.journal_segments import day_in
+from gateway.journal.reading import LONGEST_LINE
 from gateway.pipeline.lake import Lake
-from gateway.pipeline.spark_tables import computed, list_files, read_files, write_files
+from gateway.pipeline.spark_tables import computed, read_files, to_read, write_files
+from gateway.pipeline.stored_segments import GONE, StoredSegment
 from gateway.pipeline.table_schemas import BATCH_TABLES, schema_of
 
+_TEXT: Final = {"lineSep": "\n", "mapreduce.input.linerecordreader.line.maxlength": str(LONGEST_LINE + 1)}
+"""Of longer lines Hadoop's reader keeps a part, or nothing, which the count of bytes shows."""
+_TOLERANT: Final = {"ignoreCorruptFiles": "true", "ignoreMissingFiles": "true"}
+"""Files that cannot be read have no lines."""
 
-@dataclass(frozen=True, slots=True)
-class OfferedSegment:
-    """A segment that Spark offers: its path, name and size, and how many lines Spark reads there."""
-
-    path: str
-    name: str
-    size: int
-    lines: int
-
-    @property
-    def parts(self) -> SegmentName | None:
-        """What its name says; None if it is not a segment's."""
-        return SegmentName.read(self.name)
+Segments = Mapping[str, StoredSegment]
+"""Segments by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,31 +49,86 @@ class IngestedBatch:
     newest: datetime | None
 
 
-def add_lines(lake: Lake, lines: DataFrame) -> IngestedBatch | None:
-    """Add all segments of some lines that the lake does not have yet; None if it has them all.
+@dataclass(slots=True)
+class BatchOutcome:
+    """What became of some segments.
 
-    Raises PipelineError if a segment has not the lines that it must have.
+    ``batch`` is None if none of them was taken in. ``aside`` and ``unreadable`` say of a segment's name why it was not.
     """
-    offered = [
-        OfferedSegment(*row)
-        for row in lines.groupBy("path", "file", "bytes").agg(F.count("*").alias("lines")).collect()
-    ]
-    while segments := _new_segments(lake, offered):
-        batch = _add_segments(lake, lines, segments)
-        if batch is not None:
-            commit_planned(lines.sparkSession, lake)
-            return batch
-    return None
+
+    batch: IngestedBatch | None = None
+    aside: dict[str, str] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
 
 
-def commit_planned(spark: SparkSession, lake: Lake) -> None:
+def waiting_segments(lake: Lake, segments: Iterable[StoredSegment], *, again: bool = False) -> list[StoredSegment]:
+    """Those of finished segments that are neither in the lake nor aside, of several with one name one, oldest first.
+
+    A segment that was put aside and has changed since is no longer aside; ``again`` takes in all that are.
+    """
+    named = {str(each.name): each for each in sorted(segments, key=lambda each: each.path, reverse=True)}
+    aside = {} if again else aside_segments(lake)
+    new = named.keys() - known(lake, named.values())
+    waiting = [each for name, each in named.items() if name in new and aside.get(name) != _identity(each)]
+    return sorted(waiting, key=lambda each: (each.written, each.path))
+
+
+def known(lake: Lake, segments: Iterable[StoredSegment]) -> set[str]:
+    """Which of some segments the lake has, by name: of a segment's day, the one before it and the one after it."""
+    days = {day for each in segments for day in _neighbours(each.day)}
+    if not days:
+        return set()
+    found = lake.sql(f"select name from segments where d in ({', '.join(map(repr, sorted(days)))})")  # noqa: S608
+    return set(found["name"].to_pylist())
+
+
+def _neighbours(day: str) -> list[str]:
+    try:
+        middle = datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC)
+        return [f"{middle + timedelta(days=step):%Y-%m-%d}" for step in (-1, 0, 1)]
+    except (ValueError, OverflowError):
+        return [day.replace("'", "")]
+
+
+def aside_segments(lake: Lake) -> dict[str, tuple[int, datetime]]:
+    """The sizes and times of segments that were put aside, by name, as they were then."""
+    rows = lake.sql("select name, bytes, written from segments_aside order by seen").to_pylist()
+    return {row["name"]: (row["bytes"], row["written"]) for row in rows}
+
+
+def _identity(segment: StoredSegment) -> tuple[int, datetime]:
+    return segment.size, datetime.fromtimestamp(segment.written, UTC)
+
+
+def add_segments(spark: SparkSession, lake: Lake, segments: Iterable[StoredSegment]) -> BatchOutcome:
+    """Add segments to the lake as one batch, except those that it has and those that are damaged."""
+    left = {str(each.name): each for each in segments}
+    outcome = BatchOutcome()
+    while left:
+        try:
+            written = _write(spark, lake, left, outcome)
+        except PySparkException:
+            gone = {name for name, each in left.items() if each.trouble() == GONE}
+            if not gone:
+                raise
+            left = {name: left[name] for name in left.keys() - gone}
+            continue
+        if written is not None:
+            outcome.batch = _planned(lake, written)
+            if outcome.batch is not None:
+                commit_planned(lake)
+                break
+            left = {name: left[name] for name in left.keys() - known(lake, left.values())}
+        left = {name: left[name] for name in left.keys() - outcome.aside.keys() - outcome.unreadable.keys()}
+    return outcome
+
+
+def commit_planned(lake: Lake) -> None:
     """Commit the files of all batches that are planned, in order. Raises PipelineError if files are missing."""
     for batch, directory in lake.unfinished():
         planned = _planned_rows(lake, batch)
-        lacking = [table for table in BATCH_TABLES if lake.last_batch(table) < batch]
-        found = list_files(spark, lake, directory, [table for table in lacking if planned[table] != 0])
-        for table in lacking:
-            files = found.get(table, [])
+        for table in [table for table in BATCH_TABLES if lake.last_batch(table) < batch]:
+            files = lake.written_files(table, directory) if planned[table] != 0 else []
             rows = sum(file.rows for file in files)
             wanted = planned[table]
             is_whole = rows == wanted if wanted is not None else rows > 0 or not planned["events"]
@@ -100,82 +152,146 @@ def _planned_rows(lake: Lake, batch: int) -> dict[str, int | None]:
     }
 
 
-def _new_segments(lake: Lake, offered: list[OfferedSegment]) -> dict[str, OfferedSegment]:
-    """The segments that the lake does not have, by name; of several with one name, one. Other files are left out."""
-    named = {segment.name: segment for segment in sorted(offered, key=lambda each: each.path) if segment.parts}
-    return {name: named[name] for name in named.keys() - known(lake, named)}
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """Files that are written and not planned: their segments, the plan's rows of them, and the directory."""
+
+    segments: Segments
+    rows: Sequence[Mapping[str, object]]
+    directory: str
+    rollup_rows: int
 
 
-def known(lake: Lake, names: Mapping[str, object]) -> set[str]:
-    """Which of some segments the lake has."""
-    parts = (SegmentName.read(name) for name in names)
-    boots = ", ".join(sorted({f"'{part.boot}'" for part in parts if part is not None}))
-    if not boots:
-        return set()
-    found = lake.sql(f"select name from segments where boot in ({boots})")  # noqa: S608 - hexadecimal digits
-    return set(found["name"].to_pylist()) & names.keys()
-
-
-def _add_segments(lake: Lake, lines: DataFrame, segments: Mapping[str, OfferedSegment]) -> IngestedBatch | None:
-    """Write and plan a batch; None if another ingest has planned one meanwhile."""
-    number, directory = lake.last_batch("segments") + 1, uuid.uuid4().hex
-    spark = lines.sparkSession
-    write_files(computed("events", lines=lines_of_segments(lines, segments.values())), lake, "events", directory)
-    events = read_files(spark, lake, "events", directory)
-    write_files(computed("roll_up", events=events), lake, "rollup_10s", directory)
-    rollup_rows = sum(file.rows for file in list_files(spark, lake, directory, ["rollup_10s"]).get("rollup_10s", ()))
-    found: dict[str, Row] = {row["file"]: row for row in computed("by_segment", events=events).collect()}
-    rows = [_row(segment, segment.parts, found.get(name)) for name, segment in segments.items() if segment.parts]
-    if damaged := [segments[str(row["name"])] for row in rows if row["bad"]]:
-        bad_lines = computed("bad_lines", lines=lines_of_segments(lines, damaged))
-        write_files(bad_lines.coalesce(1), lake, "bad_lines", directory)
-    about = {"batch": number, "directory": directory, "rollup_rows": rollup_rows, "ingested": datetime.now(UTC)}
-    plan = pa.Table.from_pylist([row | about for row in rows], schema_of("segments"))
-    if not lake.write_rows("segments", plan, number):
+def _write(spark: SparkSession, lake: Lake, segments: Segments, outcome: BatchOutcome) -> _Written | None:
+    """Write a batch's files; None if some of the segments are damaged or cannot be read, which `outcome` then tells."""
+    counted = _counted(spark, lake, segments, outcome)
+    if not counted.keys() >= segments.keys():
         return None
-    all_lines, bad = (pc.sum(plan[column]).as_py() for column in ("lines", "bad"))
-    return IngestedBatch(number, len(rows), all_lines - bad, bad, pc.max(plan["newest"]).as_py())
+    directory = uuid.uuid4().hex
+    lines = lines_of(spark, segments.values())
+    write_files(computed("events", lines=lines), lake, "events", directory)
+    events = read_files(spark, lake, "events", directory)
+    found: dict[str, Row] = {row["file"]: row for row in computed("by_segment", events=events).collect()}
+    if damaged := {
+        name: why for name, each in segments.items() if (why := _why_damaged(each, counted[name], found.get(name)))
+    }:
+        _put_aside(lake, segments, damaged, outcome)
+        return None
+    write_files(computed("roll_up", events=events), lake, "rollup_10s", directory)
+    rollup_rows = sum(file.rows for file in lake.written_files("rollup_10s", directory))
+    rows = [_row(each, counted[name], found.get(name)) for name, each in segments.items()]
+    if with_bad := [segments[str(row["name"])] for row in rows if row["bad"]]:
+        bad_lines = computed("bad_lines", lines=lines_of(spark, with_bad))
+        write_files(bad_lines.coalesce(1), lake, "bad_lines", directory)
+    return _Written(segments, rows, directory, rollup_rows)
 
 
-def lines_of_segments(lines: DataFrame, segments: Iterable[OfferedSegment]) -> DataFrame:
-    """The lines of some segments, with what the segments' names tell of their writer: ``impl``, ``node`` and ``boot``.
+def _planned(lake: Lake, written: _Written) -> IngestedBatch | None:
+    """Plan a batch that is written; None if another ingest has planned some of its segments meanwhile.
 
-    A join does not search the name again for every line.
+    If the other one has planned other segments, only the number changes, and nothing is written again.
     """
-    writers = [(each.path, name.impl, name.node, name.boot) for each in segments if (name := each.parts) is not None]
-    columns = "path string, impl string, node string, boot string"
-    return lines.join(F.broadcast(lines.sparkSession.createDataFrame(writers, columns)), "path")
+    while True:
+        number = lake.last_batch("segments") + 1  # first, so that a plan that comes meanwhile makes this one fail
+        if known(lake, written.segments.values()) & written.segments.keys():
+            return None
+        about = {
+            "batch": number, "directory": written.directory, "rollup_rows": written.rollup_rows,
+            "ingested": datetime.now(UTC),
+        }  # fmt: skip
+        plan = pa.Table.from_pylist([{**row, **about} for row in written.rows], schema_of("segments"))
+        if lake.write_rows("segments", plan, number):
+            lines, bad = (pc.sum(plan[column]).as_py() for column in ("lines", "bad"))
+            return IngestedBatch(number, len(plan), lines - bad, bad, pc.max(plan["newest"]).as_py())
 
 
-def _row(segment: OfferedSegment, name: SegmentName, found: Row | None) -> dict[str, object]:
+def lines_of(spark: SparkSession, segments: Collection[StoredSegment], **options: str) -> DataFrame:
+    """A row for each line: ``value``, ``file`` is the segment's name, ``day`` that of its directory.
+
+    ``impl``, ``node`` and ``boot`` are what the names tell of their writer. A join does not take them apart again for
+    every line.
+    """
+    texts = spark.read.options(**_TEXT, **options).text([to_read(each.url) for each in segments])
+    writers = [(str(name := each.name), name.impl, name.node, name.boot, each.day) for each in segments]
+    columns = "file string, impl string, node string, boot string, day string"
+    return texts.select("value", F.col("_metadata.file_name").alias("file")).join(
+        F.broadcast(spark.createDataFrame(writers, columns)), "file"
+    )
+
+
+def _counted(spark: SparkSession, lake: Lake, segments: Segments, outcome: BatchOutcome) -> dict[str, int]:
+    """The lines of each segment, of which all bytes were read; those of the others are told by `outcome`."""
+    lines = lines_of(spark, segments.values(), **_TOLERANT)
+    sizes = {
+        row["file"]: (row["lines"], row["bytes"])
+        for row in lines.groupBy("file")
+        .agg(F.count("*").alias("lines"), F.sum(F.octet_length("value") + 1).alias("bytes"))
+        .collect()
+    }
+    aside = {}
+    for name, each in segments.items():
+        if name not in sizes:
+            outcome.unreadable[name] = each.trouble() or "Spark could not read it"
+        elif sizes[name][1] not in (each.size, each.size + 1):  # the last line may lack its LF
+            aside[name] = (
+                f"{sizes[name][1]:,} of its {each.size:,} bytes could be read: a line is longer than "
+                f"{LONGEST_LINE:,} bytes, or it was changed meanwhile"
+            )
+    _put_aside(lake, segments, aside, outcome)
+    return {name: lines for name, (lines, _) in sizes.items() if name not in aside}
+
+
+def _put_aside(lake: Lake, segments: Segments, why: Mapping[str, str], outcome: BatchOutcome) -> None:
+    rows = [
+        {
+            "name": name, "node": each.name.node, "boot": each.name.boot, "path": each.url, "bytes": each.size,
+            "written": _identity(each)[1], "reason": why[name], "seen": datetime.now(UTC), "d": each.day,
+        }
+        for name, each in segments.items()
+        if name in why
+    ]  # fmt: skip
+    if rows:
+        while not lake.write_rows(
+            "segments_aside",
+            pa.Table.from_pylist(rows, schema_of("segments_aside")),
+            lake.last_batch("segments_aside") + 1,
+        ):
+            pass  # another ingest has put some aside at the same time
+    outcome.aside |= why
+
+
+def _row(segment: StoredSegment, lines: int, found: Row | None) -> dict[str, object]:
     """A segment's row of the plan."""
-    if found:
-        _require_all_lines(segment, found)
     seen = found.asDict() if found else {}
     return {
-        "name": segment.name,
-        "impl": name.impl,
-        "node": name.node,
-        "boot": name.boot,
+        "name": str(segment.name),
+        "impl": segment.name.impl,
+        "node": segment.name.node,
+        "boot": segment.name.boot,
         "first": seen.get("first"),
         "last": seen.get("last"),
-        "lines": segment.lines,
-        "bad": segment.lines - seen.get("events", 0),
+        "lines": lines,
+        "bad": lines - seen.get("events", 0),
         "bytes": segment.size,
         "newest": seen.get("newest"),  # microseconds
         "days": sorted(seen.get("days", ())),
+        "hours": sorted(seen.get("hours", ())),
         "session_days": sorted({*seen.get("earliest_sessions", ()), *seen.get("latest_sessions", ())}),
-        "d": day_in(segment.path),
+        "d": segment.day,
     }
 
 
-def _require_all_lines(segment: OfferedSegment, found: Row) -> None:
-    """Raise PipelineError if the lines that were read are not those that the segment's own numbers tell of."""
-    span, bad = found["last"] - found["first"] + 1, segment.lines - found["events"]
-    whole = span <= segment.lines if bad else span == segment.lines and found["first_event"] == "open"
+def _why_damaged(segment: StoredSegment, lines: int, found: Row | None) -> str | None:
+    """Why the lines that were read are not those that the segment's own numbers tell of; None if they are."""
+    if found is None:
+        return None
+    span, bad = found["last"] - found["first"] + 1, lines - found["events"]
+    whole = span <= lines if bad else span == lines and found["first_event"] == "open"
     if not whole or bad < 0:
-        raise PipelineError(
-            f"the segment {segment.path} has {segment.lines} lines, and not those from {found['first']} to "
-            f"{found['last']} after an `open` line: it is damaged, or was not whole when it was read. Nothing of its "
-            "batch was kept. Restore it, or move it out of the journal to go on without it."
+        return (
+            f"it has {lines:,} lines, and not those from {found['first']} to {found['last']} after an `open` line: "
+            "lines are missing or repeated"
         )
+    if found["opened"] is not None and found["opened"] not in _neighbours(segment.day):
+        return f"it was begun on {found['opened']} and lies in the directory of another day"
+    return None

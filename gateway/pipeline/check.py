@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
-from gateway.pipeline.check_journal import check_journals
+from gateway.pipeline.check_journal import OVERDUE, check_aside, check_journals
 from gateway.pipeline.check_lines import LineChecker
 from gateway.pipeline.check_output import CheckOutput, first_few
 from gateway.pipeline.check_tables import check_batches, check_computed, check_files, check_rollup
@@ -24,11 +24,20 @@ select boot, max(node) node, sum(dropped) dropped, bool_or(closed) closed from b
 """
 
 
-def check(lake: Lake, journals: Sequence[Path | str], out: TextIO, *, quiet: bool = False) -> bool:
+def check(
+    lake: Lake,
+    journals: Sequence[Path | str],
+    out: TextIO,
+    *,
+    quiet: bool = False,
+    overdue: float = OVERDUE,
+    since: str = "",
+) -> bool:
     """Print whether a lake is complete, and what to do if it is not. If `quiet`, print only what is wrong.
 
-    The segments of `journals`, directories or URLs, are compared too. Returns True if nothing is missing, duplicated or
-    unreadable. Raises PipelineError if there is no lake or no journal.
+    The segments of `journals`, directories or URLs, are compared too; those that wait for more than `overdue` seconds
+    are wrong. With `since`, a day, lines and roll-up of segments that were begun before it are not read. Returns True
+    if nothing is missing, aside, duplicated or unreadable. Raises PipelineError if there is no lake or no journal.
     """
     lake.must_exist()
     output = CheckOutput(out, quiet=quiet)
@@ -37,11 +46,11 @@ def check(lake: Lake, journals: Sequence[Path | str], out: TextIO, *, quiet: boo
     try:
         if check_files(snapshot, output):
             check_batches(lake, snapshot, applied, output)
-            LineChecker(snapshot, applied, output).check()
+            LineChecker(snapshot, applied, output, since).check()
             _note_boots(snapshot, output)
-            check_rollup(snapshot, applied, output)
+            check_rollup(snapshot, applied, output, since)
             check_computed(snapshot, applied, output)
-        check_journals(snapshot, journals, output)
+        check_journals(snapshot, journals, check_aside(snapshot, output), overdue, output)
     except SqlError as error:
         output.wrong(
             f"a table cannot be read: {error}",

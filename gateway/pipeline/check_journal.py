@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -12,16 +12,27 @@ from gateway.journal.schema import VERSION
 from gateway.journal.segments import SegmentName
 from gateway.pipeline.check_output import CheckOutput, first_few
 from gateway.pipeline.lake_sql import Snapshot
-from gateway.pipeline.stored_segments import StoredSegment, stored_segments
+from gateway.pipeline.stored_segments import OddFile, StoredSegment, listed
 
 _ABANDONED_AFTER: Final = 3600.0
 """Seconds without a write after which an open segment probably belongs to a dead gateway."""
 
-
+_ASIDE: Final = """
+select name, last_value(reason order by seen) reason from segments_aside
+where name not in (select name from segments) group by name order by name
+"""
 _WRONG: Final = {
     "changed": (
         "ingested segments have changed since",
         "A finished segment must never be written again. Find out who did; the lake has what was there first.",
+    ),
+    "overdue": (
+        "segments wait for hours",
+        "No ingest runs, it fails, or it does not read this journal. Run `pipeline ingest`, and look at its messages.",
+    ),
+    "refused": (
+        "files of the journal are no segments that may be read",
+        "Links could lead to any file. Put the segments themselves there.",
     ),
     "passed over": (
         "segments were passed over, though later ones of the same boots are in the lake",
@@ -37,6 +48,10 @@ _NOTED: Final = {
         "segments are of another schema version",
         "This release cannot read them, and their lines are not in the lake. Ingest with that which wrote them.",
     ),
+    "odd": (
+        "files of the journal have names that no gateway gives",
+        "Nobody reads them. Give a segment its name again, or move the file elsewhere.",
+    ),
     "abandoned": (
         "open segments have not been written for an hour",
         "Left by gateways that were killed, or that are idle. A gateway that starts on that node finishes them.",
@@ -44,8 +59,37 @@ _NOTED: Final = {
 }
 
 
-def check_journals(snapshot: Snapshot, journals: Sequence[Path | str], output: CheckOutput) -> None:
-    """Compare the lake with the segments of journals. Raises PipelineError if one cannot be listed."""
+OVERDUE: Final = 6 * 3600.0
+"""Seconds since the last write of a finished segment after which it should be in the lake, if not said otherwise."""
+
+
+def check_aside(snapshot: Snapshot, output: CheckOutput) -> set[str]:
+    """Tell which segments are aside, and why; return their names."""
+    reasons = {row["name"]: f"{row['name']} ({row['reason']})" for row in snapshot.rows(_ASIDE)}
+    if reasons:
+        output.wrong(
+            f"{len(reasons)} segments are aside: {first_few([*reasons.values()])}",
+            "Mend or restore them in their journals; the next `pipeline ingest` takes in those that have changed, and "
+            "`pipeline ingest --again` tries all of them.",
+        )
+    return {*reasons}
+
+
+def check_journals(
+    snapshot: Snapshot, journals: Sequence[Path | str], aside: Container[str], overdue: float, output: CheckOutput
+) -> None:
+    """Compare the lake with the segments of journals.
+
+    Args:
+        snapshot: of the lake.
+        journals: directories or URLs.
+        aside: segments of which something was told already.
+        overdue: seconds, see `OVERDUE`.
+        output: of the check.
+
+    Raises:
+        PipelineError: a journal cannot be listed.
+    """
     if not journals:
         return
     known = {str(row["name"]): row["lines"] for row in snapshot.rows("select name, lines from segments")}
@@ -55,9 +99,16 @@ def check_journals(snapshot: Snapshot, journals: Sequence[Path | str], output: C
             newest[each.boot] = max(each.number, newest.get(each.boot, -1))
     same, found = 0, {kind: list[str]() for kind in (*_WRONG, *_NOTED)}
     for journal in journals:
-        for segment in stored_segments(journal):
+        for file in listed(journal):
+            if isinstance(file, OddFile):
+                found["refused" if file.is_refused else "odd"].append(str(file))
+                continue
+            if str(file.name) in aside:
+                continue
             with suppress(FileNotFoundError):  # the gateway or `gc` has deleted it meanwhile
-                kind, text = _compared(segment, known.get(str(segment.name)), newest.get(segment.name.boot, -1))
+                kind, text = _compared(file, known.get(str(file.name)), newest.get(file.name.boot, -1))
+                if kind == "waiting" and time.time() - file.written > overdue:
+                    kind = "overdue"
                 if kind in found:
                     found[kind].append(text)
                 same += kind == "same"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from typing import Any, Final
 
 from gateway.pipeline import line_numbers
@@ -17,19 +18,20 @@ _TOTALS: Final = (
 )
 # A row for each segment: what is recorded of it, and what is there of it.
 _SEGMENTS: Final = f"""
-with present as (select file, d, {SUMS}, false is_deleted from events group by file, d),
+with present as (select file, d, {SUMS}, false is_deleted from events where d >= '%(eve)s' group by file, d),
 deleted as (
     select file, d, lines, first, last, sum1, sum2, sum3, true is_deleted from deleted_lines
     where (file, d) not in (select (file, d) from present)),
 found as (select file, {_TOTALS} from (select * from present union all select * from deleted) group by file),
-bad as (select file, count(*) bad from bad_lines group by file),
+bad as (select file, count(*) bad from bad_lines where d >= '%(since)s' group by file),
 recorded as (
     select name, max(boot) boot, max(node) node, max(lines) lines, max(bad) bad, max(batch) batch, count(*) times,
         first_value(days) days
-    from segments group by name)
+    from segments where d >= '%(since)s' group by name)
 select r.name, r.boot, r.node, r.lines, r.bad, r.batch, r.times, r.days, coalesce(f.file, b.file) file,
     coalesce(b.bad, 0) bad_found, coalesce(f.lines, 0) found, f.first, f.last, f.sum1, f.sum2, f.sum3, f.is_deleted
 from recorded r full join found f on f.file = r.name full join bad b on b.file = coalesce(r.name, f.file)
+where '%(since)s' = '' or r.name is not null
 order by r.boot, length(r.name), r.name
 """  # noqa: S608
 
@@ -40,8 +42,8 @@ class _Boot:
 
     name: str
     node: str
-    expected: int = 0
-    """The number that must come next."""
+    expected: int | None = 0
+    """The number that must come next; None if the boot began before the segments that are checked."""
     spare: int = 0
     """Bad lines of the last segments, which may have had some of the next numbers."""
     missing: list[Range] = field(default_factory=list)
@@ -54,8 +56,10 @@ class LineChecker:
     Memory: DataFusion groups lines by segment and day, which are some hundred bytes each; this class keeps one boot.
     """
 
-    def __init__(self, snapshot: Snapshot, applied: int, output: CheckOutput) -> None:
+    def __init__(self, snapshot: Snapshot, applied: int, output: CheckOutput, since: str = "") -> None:
         self._snapshot = snapshot
+        self._since = since
+        """The first day of segments that are checked; all if empty."""
         self._applied = applied
         """The last batch that all recorded tables have; later ones are not checked."""
         self._output = output
@@ -67,13 +71,16 @@ class LineChecker:
     def check(self) -> None:
         """Check all boots."""
         boot: _Boot | None = None
-        for row in self._snapshot.rows(_SEGMENTS):
+        # Lines of a segment may be of the day before the one on which it was begun, by a clock that was set.
+        eve = f"{date.fromisoformat(self._since) - timedelta(days=1)}" if self._since else ""
+        for row in self._snapshot.rows(_SEGMENTS % {"since": self._since, "eve": eve}):
             if row["name"] is None:
                 self._foreign.append(str(row["file"]))
             elif row["batch"] <= self._applied:
                 if boot is None or boot.name != row["boot"]:
                     self._report(boot)
-                    boot = _Boot(str(row["boot"]), str(row["node"]))
+                    is_known = not self._since or row["first"] == 0
+                    boot = _Boot(str(row["boot"]), str(row["node"]), 0 if is_known else None)
                 self._check_segment(boot, row)
         self._report(boot)
         self._report_segments()
@@ -97,6 +104,8 @@ class LineChecker:
     def _check_numbers(self, boot: _Boot, row: Mapping[str, Any]) -> None:
         """Compare a segment's numbers with those that follow the last one's. A bad line explains a missing number."""
         first, last, bad = row["first"], row["last"], row["bad"]
+        if boot.expected is None:
+            boot.expected = first
         if first < boot.expected:
             boot.repeated.append((first, min(last, boot.expected - 1)))
         elif first > boot.expected:

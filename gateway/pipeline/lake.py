@@ -10,18 +10,23 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
+from pyarrow import fs
 
 from gateway.errors import PipelineError, UsageError
 from gateway.pipeline.lake_sql import Snapshot
@@ -36,8 +41,16 @@ _APPLICATION: Final = "stomp-gateway"
 _REFUSED: Final = "[]%\\"
 """Characters that delta-rs does not take in a path."""
 
+_LONGEST_BOUND: Final = 64
+"""Characters of a text that is kept as the lowest or highest one of a file."""
+
+_HOUR: Final = re.compile(r"/h=(\d\d)/")
+"""The hour in the path of a file of `HOURLY_TABLES`."""
+
+_WAITS: Final = "Nothing is lost or counted twice: what was done stays, and the rest waits."
 _DISK_FULL: Final = ("No space left on device", "Disk quota exceeded", "File too large")
-_NO_PERMISSION: Final = ("Permission denied", "Operation not permitted", "Read-only file system")
+_READ_ONLY: Final = "Read-only file system"
+_NO_PERMISSION: Final = ("Permission denied", "Operation not permitted", "Mkdirs failed to create")
 
 _ATTEMPTS: Final = 50
 """How often a commit is tried. Each failure means that another commit succeeded."""
@@ -45,18 +58,67 @@ _ATTEMPTS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file in a table's directory: its path there, size, time of modification in ms, rows and partition."""
+    """A Parquet file in a table's directory: its path there, size, time of modification in ms, rows and partition.
+
+    ``statistics`` are those of Delta's log: the lowest and highest value and the number of nulls of columns.
+    """
 
     path: str
     size: int
     modified: int
     rows: int
     partition: Mapping[str, str]
+    statistics: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     def as_action(self) -> AddAction:
         """What adds it to the table."""
-        stats = json.dumps({"numRecords": self.rows})
+        stats = json.dumps({"numRecords": self.rows, **self.statistics}, ensure_ascii=False)
         return AddAction(quote(self.path, safe="/="), self.size, self.partition, self.modified, True, stats)
+
+
+def _files_of(table: DeltaTable) -> Iterator[tuple[str, str, str | None, int]]:
+    """The path, day, hour and size of each file of one of `HOURLY_TABLES`; the hour is None if it has a whole day."""
+    found = pa.table(table.get_add_actions(flatten=True))
+    for path, day, size in zip(
+        *(found[name].to_pylist() for name in ("path", "partition.d", "size_bytes")), strict=True
+    ):
+        hour = _HOUR.search(path)
+        yield path, day, f"{day}T{hour[1]}" if hour else None, size
+
+
+def _removed_hours(table: DeltaTable, hours: Collection[str]) -> Iterator[RemoveAction]:
+    days, now = {hour[:10] for hour in hours}, time.time_ns() // 1_000_000
+    for path, day, hour, size in _files_of(table):
+        if hour in hours or (hour is None and day in days):
+            yield RemoveAction(path, True, now, size, {"d": day})
+
+
+def _statistics(file: pq.FileMetaData) -> dict[str, dict[str, object]]:
+    """What a file's footer says of its columns, in the form of Delta's log: readers skip files by it.
+
+    Columns without bounds in each row group, those of maps and lists, and long texts are left out.
+    """
+    lowest, highest, nulls = dict[str, Any](), dict[str, Any](), dict[str, int]()
+    columns = [file.row_group(0).column(place).path_in_schema for place in range(file.num_columns)]
+    for place, name in enumerate(columns):
+        found = [file.row_group(group).column(place).statistics for group in range(file.num_row_groups)]
+        if "." in name or any(each is None or not each.has_null_count for each in found):
+            continue
+        nulls[name] = sum(each.null_count for each in found)
+        some = [each for each in found if each.num_values]
+        if some and all(each.has_min_max for each in some):
+            bounds = min(each.min for each in some), max(each.max for each in some)
+            if all(map(_is_short, bounds)):
+                lowest[name], highest[name] = map(_as_json, bounds)
+    return {"minValues": lowest, "maxValues": highest, "nullCount": nulls}
+
+
+def _is_short(bound: object) -> bool:
+    return isinstance(bound, (int, datetime)) or (isinstance(bound, str) and len(bound) <= _LONGEST_BOUND)
+
+
+def _as_json(bound: object) -> object:
+    return f"{bound:%Y-%m-%dT%H:%M:%S.%fZ}" if isinstance(bound, datetime) else bound
 
 
 def location(text: str) -> str:
@@ -167,6 +229,29 @@ class Lake:
         """
         return self.snapshot(query).sql(query)
 
+    def written_files(self, table: str, directory: str) -> list[DataFile]:
+        """The files below ``data/<directory>`` of a table that have rows, whether or not a commit names them.
+
+        Their footers are read, so that no job has to count rows; a batch has a file for each task, day and level.
+        """
+        if not self.is_remote and not Path(self.table_url(table), "data", directory).is_dir():
+            return []  # delta-rs would miss the table's directory, too
+        with self.explained():
+            storage = fs.PyFileSystem(DeltaStorageHandler(self.table_url(table), self._storage_options))
+            below = fs.FileSelector(f"data/{directory}", allow_not_found=True, recursive=True)
+            found = []
+            for each in sorted(storage.get_file_info(below), key=lambda info: info.path):
+                if each.is_file and each.base_name.endswith(".parquet"):
+                    footer = pq.read_metadata(each.path, filesystem=storage)
+                    if footer.num_rows:
+                        parts = dict(part.split("=", 1) for part in each.path.split("/")[2:-1])
+                        partition = {name: parts[name] for name in partitions_of(table)}
+                        modified = each.mtime_ns // 1_000_000
+                        found.append(
+                            DataFile(each.path, each.size, modified, footer.num_rows, partition, _statistics(footer))
+                        )
+        return found
+
     # ------------------------------------------------------------ batches
 
     def last_batch(self, table: str) -> int:
@@ -189,13 +274,25 @@ class Lake:
         rows = self.sql(query)
         return [(row["batch"], row["directory"]) for row in rows.to_pylist()]
 
-    def commit_files(
-        self, table: str, files: Sequence[DataFile], batch: int, *, days: Collection[str] | None = None
-    ) -> bool:
-        """Add files to a table in one step, as a batch's; with ``days`` in place of those days' files.
+    def whole_days(self, table: str) -> set[str]:
+        """The days of which one of `HOURLY_TABLES` has a file with all hours."""
+        found = self.table(table)
+        return set() if found is None else {day for _, day, hour, _ in _files_of(found) if hour is None}
 
-        A table without days is replaced as a whole by ``days=()``. Returns whether it did; False if the table has this
-        batch, or a later one, already.
+    def commit_files(
+        self,
+        table: str,
+        files: Sequence[DataFile],
+        batch: int,
+        *,
+        days: Collection[str] | None = None,
+        hours: Collection[str] | None = None,
+    ) -> bool:
+        """Add files to a table in one step, as a batch's; with ``days`` or ``hours`` in place of theirs.
+
+        A table without days is replaced as a whole by ``days=()``. Hours are those of `HOURLY_TABLES`, such as
+        2026-11-21T05; a file with all hours of a day is replaced with any of them. Returns whether it did; False if the
+        table has this batch, or a later one, already.
         """
         schema, partitions = Schema.from_arrow(schema_of(table)), partitions_of(table)
         actions: list[AddAction | RemoveAction] = [file.as_action() for file in files]
@@ -203,9 +300,34 @@ class Lake:
         replaced = [("d", "in", sorted(days))] if days is not None and partitions else None
 
         def commit(delta: DeltaTable, properties: CommitProperties) -> None:
-            delta.create_write_transaction(actions, mode, schema, partitions, replaced, commit_properties=properties)
+            removed = [] if hours is None else _removed_hours(delta, hours)
+            delta.create_write_transaction(
+                [*actions, *removed], mode, schema, partitions, replaced, commit_properties=properties
+            )
 
         return self._commit(table, batch, commit)
+
+    def position(self, table: str, reader: str) -> int | None:
+        """How far a reader of another log has come that writes into a table; None if it never has."""
+        found = self.table(table)
+        return None if found is None else found.transaction_version(reader)
+
+    def commit_from(self, table: str, files: Sequence[DataFile], reader: str, start: int | None, end: int) -> bool:
+        """Add files to a table, and the new `position` of their reader, in one step.
+
+        Returns whether it did; False if the reader is not at ``start`` any more, since another one like it has written.
+        """
+        schema, partitions = Schema.from_arrow(schema_of(table)), partitions_of(table)
+        actions: list[AddAction | RemoveAction] = [file.as_action() for file in files]
+        properties = CommitProperties(app_transactions=[Transaction(reader, end)])
+
+        def attempt(delta: DeltaTable) -> bool:
+            if delta.transaction_version(reader) != start:
+                return False
+            delta.create_write_transaction(actions, "append", schema, partitions, commit_properties=properties)
+            return True
+
+        return self.tried(table, attempt)
 
     def write_rows(self, table: str, rows: pa.Table, batch: int) -> bool:
         """Add rows, which have at least the table's columns in any order. Otherwise as `commit_files`.
@@ -259,12 +381,11 @@ class Lake:
 def known_trouble(text: str, place: object) -> str | None:
     """What to say about the text of an error that has a common cause, in a place."""
     if any(words in text for words in _DISK_FULL):
-        return (
-            f"no space is left for {place}. Make room and run the same command again: it goes on where this one ended, "
-            "and nothing is counted twice."
-        )
+        return f"no space is left for {place}. {_WAITS} Make room and run the same command again."
+    if _READ_ONLY in text:
+        return f"{place} is on a read-only file system. {_WAITS} Mount it for writing and run the same command again."
     if any(words in text for words in _NO_PERMISSION):
-        return f"no permission to write or read {place}. Run as a user with permission, or give another directory."
+        return f"no permission to write or read {place}. {_WAITS} Run as another user, or give another directory."
     return None
 
 

@@ -14,7 +14,8 @@ from gateway.pipeline.table_schemas import COLUMNS, schema_of
 
 _ARROW_NAMES: Final = {
     pa.string(): "Utf8", pa.bool_(): "Boolean", pa.int32(): "Int32", pa.int64(): "Int64", pa.float64(): "Float64",
-    pa.list_(pa.string()): "List(Utf8)", pa.timestamp("us", "UTC"): 'Timestamp(Microsecond, Some("UTC"))',
+    pa.list_(pa.string()): "List(Utf8)", pa.binary(): "Binary",
+    pa.timestamp("us", "UTC"): 'Timestamp(Microsecond, Some("UTC"))',
 }  # fmt: skip
 """The types of our tables' columns as DataFusion names them."""
 
@@ -79,6 +80,8 @@ def _plain(kind: pa.DataType) -> pa.DataType:
         return pa.list_(_plain(kind.value_type))
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz)
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
     return pa.string() if pa.types.is_string_view(kind) else kind
 
 

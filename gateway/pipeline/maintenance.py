@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Final, TextIO
@@ -151,6 +152,16 @@ def _collect_events(lake: Lake, first_kept: str, progress: TextIO, warnings: Tex
             )
         else:
             print(f"events of {day}: deleted {rows:,} rows", file=progress)
+
+
+def collect_messages(lake: Lake, messages_days: float, out: TextIO, *, quiet: bool = False) -> None:
+    """Delete messages that were archived more than so many days ago, by whole days. Raises PipelineError."""
+    lake.must_exist()
+    first_kept = f"{datetime.now(UTC) - timedelta(days=messages_days):%Y-%m-%d}"
+    for day in lake.days("messages"):
+        if day < first_kept:
+            found = lake.tried("messages", partial(DeltaTable.delete, predicate=f"d = '{day}'"))
+            print(f"messages of {day}: deleted {found['num_deleted_rows']:,} rows", file=StringIO() if quiet else out)
 
 
 def _delete_events(lake: Lake, day: str) -> int | None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 if TYPE_CHECKING:
     from gateway.pipeline.batches import IngestedBatch
+
+_CLOCKS_DIFFER: Final = 300.0
+"""Seconds by which a line may be ahead without a word."""
 
 
 class Progress:
@@ -24,9 +27,9 @@ class Progress:
         self._bad = 0
         self._batches = 0
 
-    def start(self, journals: Sequence[str], lake: str, waiting: int | None) -> None:
-        """Print the places, and how many segments are waiting, if that is known."""
-        what = "" if waiting is None else f": {_counted(waiting, 'segment') if waiting else 'no segments'} waiting"
+    def start(self, journals: Sequence[str], lake: str, waiting: int) -> None:
+        """Print the places, and how many segments are waiting."""
+        what = f": {_counted(waiting, 'segment') if waiting else 'no segments'} waiting"
         self.say(f"journal{'s'[: len(journals) != 1]} {', '.join(journals)}, lake {lake}{what}")
 
     def batch(self, batch: IngestedBatch, *, seconds: float) -> None:
@@ -40,7 +43,13 @@ class Progress:
         if batch.bad_lines:
             parts.append(_counted(batch.bad_lines, "bad line"))
         if batch.newest is not None:
-            parts.append(f"newest {_age(time.time() - batch.newest.timestamp())} ago")
+            age = time.time() - batch.newest.timestamp()
+            is_ahead = age < -_CLOCKS_DIFFER
+            parts.append(
+                f"newest {_age(-age)} ahead: the clock of its gateway is wrong"
+                if is_ahead
+                else f"newest {_age(max(age, 0))} ago"
+            )
         self.say(f"batch {batch.number}: {', '.join(parts)}")
 
     def tables(self, days: int, seconds: float) -> None:
@@ -74,8 +83,6 @@ def _counted(count: int, what: str) -> str:
 
 
 def _age(seconds: float) -> str:
-    if seconds < 0:
-        return f"-{_age(-seconds)}"
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

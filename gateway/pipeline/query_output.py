@@ -3,37 +3,47 @@
 from __future__ import annotations
 
 import csv
+import re
+import threading
+import time
+from base64 import b64encode
 from collections.abc import Container, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from itertools import chain, islice
+from queue import Empty, Queue
 from typing import Final, TextIO
 
 import msgspec
 import pyarrow as pa
 
-from gateway.errors import UsageError
+from gateway.errors import PipelineError, UsageError
 from gateway.pipeline.lake import Lake
+from gateway.pipeline.lake_sql import Snapshot, SqlError
 from gateway.pipeline.report.client_text import columns_of
 
 FORMATS: Final = ("table", "csv", "json")
-_READING: Final = ("select", "with", "explain", "values", "describe", "show", "(")
-"""How a statement begins that only reads; DataFusion's others write files and make tables of its own."""
+_READING: Final = re.compile(
+    r"(?:Analyze\s+)?(?:Projection|Filter|WindowAggr|Aggregate|Sort|Limit|Union|Distinct|DistinctOn|Unnest|Values|Subquery|"
+    r"SubqueryAlias|EmptyRelation|TableScan|RecursiveQuery|Repartition|DescribeTable|CrossJoin|\w+ Join|Cross Join)\b"
+)
+"""The top of a logical plan that only reads. Plans that write files or make tables have that at their top."""
+_EXPLAIN: Final = "explain format indent\n"
+"""Shows the plan of what follows. Without the format, a query that begins with `analyze` would run."""
 _ROWS_OF_A_TABLE: Final = 1000
 """A table's columns are as wide as their values, so it is read as a whole before it is printed."""
 
 
-def print_query(lake: Lake, query: str, form: str, out: TextIO) -> None:
+def print_query(lake: Lake, query: str, form: str, out: TextIO, *, timeout: float | None = None) -> None:
     """Print the answer to a query over the tables of a lake; ``form`` is one of `FORMATS`.
 
     CSV and JSON are written while they are computed, however long; JSON is one object per line. Raises PipelineError if
-    there is no lake or the query is wrong, UsageError if it does not only read.
+    there is no lake, the query is wrong or takes more than `timeout` seconds, UsageError if it does not only read.
     """
     lake.must_exist()
-    if not query.lstrip().lower().startswith(_READING):
-        raise UsageError(
-            "pipeline sql only reads: begin the query with select, with, explain, values, describe or show."
-        )
-    batches = lake.snapshot(query).batches(query)
+    snapshot = lake.snapshot(query)
+    _require_reading(snapshot, query)
+    batches = _within(snapshot.batches(query), timeout)
     first = next(batches)
     names = first.schema.names
     rows = (row for batch in chain([first], batches) for row in _rows(batch))
@@ -46,6 +56,50 @@ def print_query(lake: Lake, query: str, form: str, out: TextIO) -> None:
             print(msgspec.json.encode(dict(zip(names, row, strict=True))).decode(), file=out)
     else:
         _print_table(names, rows, out)
+
+
+def _require_reading(snapshot: Snapshot, query: str) -> None:
+    """Raise UsageError unless the plan of a query only reads, SqlError if it has none."""
+    try:
+        plan = next(snapshot.rows(_EXPLAIN + query))["plan"]
+    except SqlError as error:
+        if "Nested EXPLAINs are not supported" in str(error):
+            return  # it shows a plan itself, and runs nothing
+        text = re.sub(r"Line: (\d+)", lambda found: f"Line: {int(found[1]) - 1}", str(error))
+        raise SqlError(text) from error
+    if not _READING.match(plan):
+        raise UsageError(f"pipeline sql only reads, and the plan of this query is: {plan.splitlines()[0][:200]}")
+
+
+def _within(batches: Iterator[pa.RecordBatch], seconds: float | None) -> Iterator[pa.RecordBatch]:
+    """The same. Raises PipelineError when so many seconds have passed; the query then ends with the process.
+
+    DataFusion cannot be interrupted, so it works in a thread, which also lets Ctrl-C end the process.
+    """
+    until = None if seconds is None else time.monotonic() + seconds
+    made: Queue[pa.RecordBatch | BaseException | None] = Queue(2)
+
+    def work() -> None:
+        try:
+            for batch in batches:
+                made.put(batch)
+            made.put(None)
+        except BaseException as error:  # noqa: BLE001 - raised where they are wanted
+            made.put(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    while True:
+        try:
+            found = made.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+        except Empty:
+            raise PipelineError(
+                f"the query took longer than {seconds:g} seconds (--timeout), and was given up."
+            ) from None
+        if found is None:
+            return
+        if isinstance(found, BaseException):
+            raise found
+        yield found
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[list[object]]:
@@ -62,6 +116,10 @@ def _text(value: object) -> str:
         return ""
     if isinstance(value, datetime):
         return value.isoformat(sep=" ").removesuffix("+00:00")
+    if isinstance(value, bytes):  # a body, which is a text if it can be one
+        with suppress(UnicodeDecodeError):
+            return value.decode()
+        return b64encode(value).decode()
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import warnings
@@ -18,7 +19,7 @@ from socketserver import BaseServer
 from typing import Final
 
 import pyspark
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -48,6 +49,8 @@ _DEFAULTS: Final = {
 _AT_START: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 _QUICK_START: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Only Java's first compiler: a third of the start is saved, and code that runs for long is three times as slow."""
+_MARKS: Final = re.compile(r"^(?:[\w.$]+: )*\[[A-Z0-9_.]+\] |\s*SQLSTATE: \w{5}$")
+"""Spark's name of an error, with Java's class before it, and SQL's: for programs, not for people."""
 _JAVA_OPTIONS: Final = frozenset({"spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"})
 
 
@@ -79,6 +82,14 @@ class SparkOptions:
         return found | dict(self.conf)
 
 
+class JavaEndedError(ConnectionError):
+    """Java has ended while Spark was in use. ``log`` is the file with what it printed."""
+
+    def __init__(self, log: str) -> None:
+        super().__init__("Java has ended")
+        self.log = log
+
+
 @contextmanager
 def spark_session(options: SparkOptions, *, quick_start: bool = False) -> Iterator[SparkSession]:
     """Start Spark, or join the one of `spark-submit`, and stop it at the end.
@@ -89,9 +100,12 @@ def spark_session(options: SparkOptions, *, quick_start: bool = False) -> Iterat
 
     Raises:
         PipelineError: there is no Java, or Spark does not start.
+        JavaEndedError: in place of an error of the connection to Java.
     """
     _require_java()
     _silence_loggers()
+    # Spark's processes that read streams need this package, so the Python that has it.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     descriptor, log = tempfile.mkstemp(prefix="stomp-gateway-spark-", suffix=".log")
     builder = SparkSession.builder.appName("stomp-gateway pipeline")
     for name, value in options.settings(quick_start=quick_start).items():
@@ -109,11 +123,17 @@ def spark_session(options: SparkOptions, *, quick_start: bool = False) -> Iterat
         session.sparkContext.setLogLevel("ERROR")
         _silence_accumulators(session)
         yield configured(session)
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise JavaEndedError(log) from error
+    except BaseException:
+        Path(log).unlink(missing_ok=True)
+        raise
+    else:
+        Path(log).unlink(missing_ok=True)
     finally:
         # If somebody has killed Java, these are raised, or PySpark warns of it.
         with suppress(Py4JError, OSError), warnings.catch_warnings(action="ignore", category=RuntimeWarning):
             session.stop()
-        Path(log).unlink(missing_ok=True)
 
 
 def configured(session: SparkSession) -> SparkSession:
@@ -145,7 +165,8 @@ def first_line(error: BaseException) -> str:
         text = ""
     if isinstance(error, Py4JJavaError):
         text = text.partition("\n: ")[2]
-    return (text.strip() or type(error).__name__).splitlines()[0][:300]
+    line = (text.strip() or type(error).__name__).splitlines()[0]
+    return (_MARKS.sub("", line).strip() or type(error).__name__)[:300]
 
 
 def _require_java() -> None:

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from gateway.journal.schema import EVENT_WORDS, MESSAGE_EVENTS, VERSION
-from gateway.pipeline.lake import DataFile, Lake
-from gateway.pipeline.table_schemas import COLUMNS, partitions_of, schema_of
+from gateway.pipeline.lake import Lake
+from gateway.pipeline.table_schemas import COLUMNS, HOURLY_TABLES, partitions_of, schema_of
 
 _TEMPLATES: Final = Environment(
     loader=FileSystemLoader(Path(__file__).parent), autoescape=select_autoescape(()), undefined=StrictUndefined,
@@ -66,42 +65,21 @@ def read_table(
 
 
 def write_files(rows: DataFrame, lake: Lake, table: str, directory: str) -> None:
-    """Write rows, which have at least the table's columns, into a directory of the table."""
+    """Write rows, which have at least the table's columns, into a directory of the table.
+
+    A file of one of `HOURLY_TABLES` has rows of one hour.
+    """
     plain = {f"parquet.enable.dictionary#{column}": "false" for column in _HIGH_CARDINALITY.get(table, ())}
-    writer = rows.select(*schema_of(table).names).write.option("compression", "zstd").options(**plain)
-    writer.partitionBy(*partitions_of(table)).parquet(hadoop_path(_place(lake, table, directory)))
+    time = "ts10" if table == "traffic_10s" else "hour"
+    by_hour = {"h": F.date_format(time, "HH")} if table in HOURLY_TABLES else {}
+    rows = rows.select(*schema_of(table).names).withColumns(by_hour)
+    writer = rows.write.option("compression", "zstd").options(**plain).partitionBy(*partitions_of(table), *by_hour)
+    writer.parquet(hadoop_path(_place(lake, table, directory)))
 
 
 def read_files(spark: SparkSession, lake: Lake, table: str, directory: str) -> DataFrame:
     """The rows that `write_files` has written."""
     return spark.read.schema(COLUMNS[table]).parquet(to_read(_place(lake, table, directory)))
-
-
-def list_files(spark: SparkSession, lake: Lake, directory: str, tables: Collection[str]) -> dict[str, list[DataFile]]:
-    """The files that `write_files` has written into this directory of some tables; those without rows are left out."""
-    if not tables:
-        return {}
-    reader = spark.read.schema("none int").option("recursiveFileLookup", "true")  # the rows are counted, not read
-    try:
-        # No pattern over the lake, since Hadoop's patterns take a colon in the name of any directory for a URL's.
-        rows = reader.parquet(*(to_read(_place(lake, table, directory)) for table in tables))
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
-            raise
-        if len(tables) == 1:
-            return {}
-        # One of them has no such directory. Which one, Spark tells only of each alone.
-        return {table: files for each in tables for table, files in list_files(spark, lake, directory, [each]).items()}
-    found: dict[str, list[DataFile]] = {}
-    modified_ms = F.unix_millis("_metadata.file_modification_time")
-    for path, size, modified, count in (
-        rows.groupBy("_metadata.file_path", "_metadata.file_size", modified_ms).count().collect()
-    ):
-        place, _, below = path.rpartition(f"/data/{directory}/")
-        partition = dict(part.split("=", 1) for part in below.split("/")[:-1])
-        file = DataFile(f"data/{directory}/{below}", size, modified, count, partition)
-        found.setdefault(place.rpartition("/")[2], []).append(file)
-    return found
 
 
 def _place(lake: Lake, table: str, directory: str) -> str:

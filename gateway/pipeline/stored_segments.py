@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,32 +19,59 @@ from gateway.errors import PipelineError
 from gateway.journal.segments import SegmentName, mark_of
 from gateway.pipeline.lake import location
 
+GONE: Final = "it is gone"
+
 _CHUNK: Final = 1 << 20
 _PATH: Final = attrgetter("path")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSegment:
-    """A segment that is not empty, finished or not: its path, its bytes, and when it was last written (Unix time)."""
+    """A segment that is not empty, finished or not: its path, its bytes, and when it was last written (Unix time).
+
+    ``url`` is the same path for Spark: a directory, or a URL, of this machine or of an object store.
+    """
 
     name: SegmentName
     is_open: bool
     path: str
+    url: str
     size: int
     written: float
     _files: fs.FileSystem
 
+    @property
+    def day(self) -> str:
+        """That of its directory, such as 2026-11-21."""
+        return self.path.rsplit("/", 2)[-2].partition("=")[2]
+
     def count_lines(self) -> int:
         """Its lines; the last one counts even if it does not end with LF. Raises FileNotFoundError if it is gone."""
         lines, last = 0, b"\n"
-        with (
-            _explained(f"the segment {self.path} cannot be read", FileNotFoundError),
-            self._files.open_input_stream(self.path, compression=None) as file,
-        ):
+        with self._opened() as file:
             while chunk := file.read(_CHUNK):
                 lines += chunk.count(b"\n")
                 last = chunk[-1:]
         return lines + (last != b"\n")
+
+    def trouble(self) -> str | None:
+        """Why it cannot be read, `GONE` if it is not there; None if it can."""
+        try:
+            with self._opened() as file:
+                file.read(1)
+        except FileNotFoundError:
+            return GONE
+        except PipelineError as error:
+            return str(error)
+        return None
+
+    @contextmanager
+    def _opened(self) -> Iterator[pa.NativeFile]:
+        with (
+            _explained(f"the segment {self.path} cannot be read", FileNotFoundError),
+            self._files.open_input_stream(self.path, compression=None) as file,
+        ):
+            yield file
 
     def delete(self) -> None:
         """Delete it, and the mark that it was shipped. Raises FileNotFoundError if it is gone."""
@@ -53,14 +81,52 @@ class StoredSegment:
                 self._files.delete_file(str(mark_of(Path(self.path))))
 
 
+@dataclass(frozen=True, slots=True)
+class OddFile:
+    """What lies among the segments and is not read. ``is_refused`` tells whether it may stand for lines."""
+
+    path: str
+    why: str
+    is_refused: bool
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.why})"
+
+
 def stored_segments(journal: Path | str) -> Iterator[StoredSegment]:
     """The segments of a journal, by day and name. Raises PipelineError if it cannot be listed: that is not empty."""
-    for storage, _, files in _days(journal):
+    return (each for each in listed(journal) if isinstance(each, StoredSegment))
+
+
+def listed(journal: Path | str) -> Iterator[StoredSegment | OddFile]:
+    """The same, and what is not read: links, what is no regular file, and files that no gateway has named so.
+
+    A link could let whoever writes a journal read any file with the rights of the ingest.
+    """
+    place = _place(journal)
+    for storage, day, files in _days(journal):
+        is_local = isinstance(storage, fs.LocalFileSystem)
+        if is_local and os.path.islink(day.path):
+            yield OddFile(day.path, "a link", is_refused=True)
+            continue
         for file in files:
             name = SegmentName.read(file.base_name)
-            if file.size and name is not None and file.base_name in (str(name), name.while_open):
+            if name is None or file.base_name not in (str(name), name.while_open):
+                if not file.base_name.startswith("."):  # such as the marks of shipped segments
+                    yield OddFile(file.path, "not a segment's name", is_refused=False)
+            elif is_local and (why := _why_irregular(file.path)):
+                yield OddFile(file.path, why, is_refused=True)
+            elif file.size:
                 is_open = file.base_name == name.while_open
-                yield StoredSegment(name, is_open, file.path, file.size, file.mtime_ns / 1e9, storage)
+                url = f"{place}/{day.base_name}/{file.base_name}"
+                yield StoredSegment(name, is_open, file.path, url, file.size, file.mtime_ns / 1e9, storage)
+
+
+def _why_irregular(path: str) -> str | None:
+    with suppress(FileNotFoundError):  # somebody has deleted it meanwhile
+        mode = os.lstat(path).st_mode
+        return "a link" if stat.S_ISLNK(mode) else None if stat.S_ISREG(mode) else "no regular file"
+    return None
 
 
 def remove_empty_days(journal: Path | str) -> None:
@@ -71,9 +137,9 @@ def remove_empty_days(journal: Path | str) -> None:
     """
     # A gateway creates the directory of a day before the first file in it: leave those of yesterday and today alone.
     # In an object store pyarrow would also delete a segment that comes in the moment of the removal.
-    last = f"d={datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}"
+    last = f"{datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}"
     for storage, day, files in _days(journal):
-        if day.base_name < last and not files:
+        if day.base_name.partition("=")[2] < last and not files:
             with suppress(OSError, pa.ArrowException):  # a file has come, or somebody has deleted it
                 if isinstance(storage, fs.LocalFileSystem):
                     os.rmdir(day.path)
@@ -81,13 +147,17 @@ def remove_empty_days(journal: Path | str) -> None:
                     storage.delete_dir(day.path)
 
 
+def _place(journal: Path | str) -> str:
+    return location(str(journal)).replace("s3a://", "s3://", 1)
+
+
 def _days(journal: Path | str) -> Iterator[tuple[fs.FileSystem, fs.FileInfo, list[fs.FileInfo]]]:
     """The directories of a journal's days, each with the storage and with what is in it."""
-    place = location(str(journal)).replace("s3a://", "s3://", 1)
+    place = _place(journal)
     with _explained(f"the journal {place} cannot be read"):
         storage, base = fs.FileSystem.from_uri(place)
         for day in sorted(storage.get_file_info(fs.FileSelector(base)), key=_PATH):
-            if day.type is fs.FileType.Directory and day.base_name.startswith("d="):
+            if day.type is fs.FileType.Directory and day.base_name.startswith(("day=", "d=")):
                 inside = fs.FileSelector(day.path, allow_not_found=True)  # somebody may delete it meanwhile
                 yield storage, day, sorted(storage.get_file_info(inside), key=_PATH)
 

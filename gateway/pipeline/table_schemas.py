@@ -15,6 +15,7 @@ _ARROW: Final = {
     "int": pa.int32(),
     "bigint": pa.int64(),
     "double": pa.float64(),
+    "binary": pa.binary(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "array<string>": pa.list_(pa.string()),
     "map<string,bigint>": pa.map_(pa.string(), pa.int64()),
@@ -41,14 +42,23 @@ BATCH_TABLES: Final = {
 
 SEGMENTS: Final = (
     "name string, impl string, node string, boot string, first bigint, last bigint, lines bigint, bad bigint, "
-    "bytes bigint, newest timestamp, days array<string>, session_days array<string>, batch bigint, directory string, "
-    "rollup_rows bigint, ingested timestamp, d string"
+    "bytes bigint, newest timestamp, days array<string>, hours array<string>, session_days array<string>, "
+    "batch bigint, directory string, rollup_rows bigint, ingested timestamp, d string"
 )
 """The table of ingested segments: the plan of every batch, and the record of what is in the lake.
 
-``days`` are those of the segment's events, ``session_days`` those on which the sessions in it began, ``d`` the day on
-which it was begun. ``directory`` is where the batch's files are, in each of `BATCH_TABLES`; ``rollup_rows`` is how many
-rows of ``rollup_10s`` they have.
+``days`` and ``hours``, such as 2026-11-21T05, are those of the segment's events, ``session_days`` those on which the
+sessions in it began, ``d`` the day on which it was begun. ``directory`` is where the batch's files are, in each of
+`BATCH_TABLES`; ``rollup_rows`` is how many rows of ``rollup_10s`` they have. Earlier releases wrote no ``hours``.
+"""
+
+SEGMENTS_ASIDE: Final = (
+    "name string, node string, boot string, path string, bytes bigint, written timestamp, reason string, "
+    "seen timestamp, d string"
+)
+"""Segments that an ingest put aside, and why: they are not read again until they change.
+
+``bytes`` and ``written`` tell whether they have. A segment that is in ``segments`` is no longer aside.
 """
 
 DELETED_LINES: Final = (
@@ -89,6 +99,10 @@ COMPUTED_TABLES: Final = {
         "hour timestamp, impl string, vhost string, login string, destination string, delivered bigint, "
         "redelivered bigint, redelivered_pct double, d string"
     ),
+    "flows_hour": (
+        "hour timestamp, impl string, vhost string, sender string, destination string, subscribed string, "
+        "receiver string, sub_name string, messages double, bytes double, p50_us bigint, p99_us bigint, d string"
+    ),
     "unacked_hotspots": (
         "impl string, vhost string, login string, destination string, deliveries bigint, acked bigint, nacked bigint, "
         "unacked bigint, unacked_pct double, p99_ack_us bigint, redelivered_pct double, d string"
@@ -110,7 +124,27 @@ COMPUTED_TABLES: Final = {
 }
 """Tables that are computed from `BATCH_TABLES`, day by day; ``durable_subs`` as a whole."""
 
-COLUMNS: Final = {**BATCH_TABLES, "segments": SEGMENTS, "deleted_lines": DELETED_LINES, **COMPUTED_TABLES}
+HOURLY_TABLES: Final = ("traffic_10s", "dest_hour", "latency_hour", "errors_hour", "redeliveries_hour", "flows_hour")
+"""Computed tables of which single hours are replaced: each of their files has rows of one hour, which its path names.
+
+A file of an earlier release has a whole day.
+"""
+
+STREAM_MESSAGE: Final = (
+    "stream string, offset bigint, timestamp timestamp, exchange string, routing_key string, destination string, "
+    "headers map<string,string>, content_type string, content_encoding string, delivery_mode int, priority int, "
+    "correlation_id string, reply_to string, expiration string, message_id string, type string, user_id string, "
+    "app_id string, body binary"
+)
+"""A message of a RabbitMQ stream, as the data source ``rabbitmq_stream`` gives it."""
+
+MESSAGES: Final = f"{STREAM_MESSAGE}, body_bytes bigint, vhost string, archived timestamp, d string"
+"""What `pipeline archive` keeps of messages; ``d`` is the day on which it did."""
+
+COLUMNS: Final = {
+    **BATCH_TABLES, "segments": SEGMENTS, "segments_aside": SEGMENTS_ASIDE, "deleted_lines": DELETED_LINES,
+    **COMPUTED_TABLES, "messages": MESSAGES,
+}  # fmt: skip
 """Every table of a lake, as a schema that Spark reads."""
 
 
@@ -121,5 +155,10 @@ def partitions_of(table: str) -> list[str]:
 
 def schema_of(table: str) -> pa.Schema:
     """The Arrow schema of a table."""
-    columns = (column.split(" ") for column in COLUMNS[table].split(", "))
+    return arrow_schema(COLUMNS[table])
+
+
+def arrow_schema(text: str) -> pa.Schema:
+    """The Arrow schema of columns that are written as in `COLUMNS`."""
+    columns = (column.split(" ") for column in text.split(", "))
     return pa.schema([(name, _ARROW[kind]) for name, kind in columns])

@@ -1,6 +1,7 @@
-"""Computes the tables that come from the roll-up and from events at level session, for all days that changed at once.
+"""Computes the tables that come from the roll-up and from events at level session, for all that changed at once.
 
-Each table is one job of Spark, which writes the files, and one commit to its Delta table, which replaces the days. The
+Each table is one job of Spark, which writes the files, and one commit to its Delta table, which replaces the days that
+changed, or of `HOURLY_TABLES` only the hours: a run costs what the new segments cost, whatever the day has already. The
 commits come together at the end, those of ``durable_subs`` after all others, since it is computed from them.
 Nothing passes through this process but the names of files and days. Each commit carries the number of the last batch
 that the table now has, see `gateway.pipeline.lake`: that tells what is left to compute, and of two ingests that compute
@@ -11,15 +12,17 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from gateway.pipeline.lake import Lake
-from gateway.pipeline.spark_tables import computed, list_files, read_table, write_files
-from gateway.pipeline.table_schemas import COMPUTED_TABLES, partitions_of, schema_of
+from gateway.pipeline.spark_tables import computed, read_table, write_files
+from gateway.pipeline.table_schemas import COMPUTED_TABLES, HOURLY_TABLES, partitions_of, schema_of
 
 IDLE_AFTER: Final = 86_400.0
 """Seconds without a connection after which a durable subscription is idle."""
@@ -27,7 +30,7 @@ IDLE_AFTER: Final = 86_400.0
 ABANDONED_AFTER: Final = 7 * 86_400.0
 """Seconds after which it is abandoned."""
 
-_HOURLY: Final = ("dest_hour", "latency_hour", "errors_hour", "redeliveries_hour", "unacked_hotspots")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def lacks_batches(lake: Lake) -> bool:
@@ -76,61 +79,91 @@ class _Refresh:
         # In this order: a batch that comes between the two is computed now, and again by the next run.
         has = min(map(lake.last_batch, COMPUTED_TABLES))
         self._batch = lake.applied()
-        query = f"select name, days, session_days from segments where batch > {has} and batch <= {self._batch}"  # noqa: S608
+        # All columns, because a table of an earlier release lacks `hours`.
+        query = f"select * from segments where batch > {has} and batch <= {self._batch}"  # noqa: S608
         segments = lake.sql(query).to_pylist()
         self.days = sorted({day for segment in segments for day in segment["days"] or ()})
         self._session_days = sorted({day for segment in segments for day in segment["session_days"] or ()})
+        self._hours = self._changed_hours(segments)
         self._segments = spark.createDataFrame([(segment["name"],) for segment in segments], "file string")
         self._read = partial(read_table, spark, lake)
         self._directory = self._fresh_directory()
         self._written: dict[str, list[str]] = {}
         """The tables that are written and not committed, each with the days that are replaced."""
 
+    def _changed_hours(self, segments: Sequence[Mapping[str, Any]]) -> list[str]:
+        """The hours of new segments, and all hours of a day if they are not known or a file has them all."""
+        whole = {day for table in HOURLY_TABLES for day in self._lake.whole_days(table)} & {*self.days}
+        hours = set[str]()
+        for segment in segments:
+            whole.update(segment["days"] or () if segment.get("hours") is None else ())
+            hours.update(segment.get("hours") or ())
+        return sorted(hours.union(f"{day}T{hour:02}" for day in whole for hour in range(24)))
+
     def _fresh_directory(self) -> str:
         return f"tables-{self._batch}-{uuid.uuid4().hex[:8]}"
 
     def traffic(self) -> None:
-        """All tables that are computed from the changed days alone; `repartition` makes one file for each day."""
+        """All tables that are computed from the changed hours, or days, alone."""
         days = self.days
         rollup = self._read("rollup_10s", days)
         events = self._read("events", days, "session")
-        hours = computed("hours", rollup=rollup).repartition("d").persist()  # so the tables below need no exchange
+        changed = rollup.where(F.col("ts10").between(*self._span()))
+        changed = changed.where(F.date_format("ts10", "yyyy-MM-dd'T'HH").isin(self._hours))
+        hours = computed("hours", rollup=changed).persist()
         try:
-            for table in _HOURLY:
-                self._replace(table, computed(table, hours=hours), days)
-            self._replace("traffic_10s", computed("traffic_10s", rollup=rollup).repartition("d"), days)
+            for table in HOURLY_TABLES:
+                is_of_rollup = table in ("traffic_10s", "flows_hour")
+                rows = computed(table, rollup=changed) if is_of_rollup else computed(table, hours=hours)
+                self._replace(table, rows, days)
         finally:
             hours.unpersist()
+        of_days = computed("hours", rollup=rollup.where(F.col("ack_mode").isNotNull()))
+        self._replace("unacked_hotspots", computed("unacked_hotspots", hours=of_days), days)
         # Late lines must not replace what was computed from all events of a day that are deleted now.
         kept = sorted({*days}.difference(self._lake.days("deleted_lines")))
         events, rollup = (rows.where(F.col("d").isin(kept)) for rows in (events, rollup))
-        self._replace("boots", computed("boots", events=events).repartition("d"), kept)
-        self._replace("features_used", computed("features_used", events=events).repartition("d"), kept)
-        self._replace("durable_days", computed("durable_days", events=events, rollup=rollup).repartition("d"), kept)
+        self._replace("boots", computed("boots", events=events), kept)
+        self._replace("features_used", computed("features_used", events=events), kept)
+        self._replace("durable_days", computed("durable_days", events=events, rollup=rollup), kept)
+
+    def _span(self) -> tuple[datetime, datetime]:
+        """The first and the last moment of the changed hours, by which Spark skips files and parts of files."""
+        if not self._hours:
+            return _EPOCH, _EPOCH
+        first, last = (datetime.fromisoformat(f"{hour}:00+00:00") for hour in (self._hours[0], self._hours[-1]))
+        return first, last + timedelta(hours=1)
 
     def sessions(self) -> None:
         """Adds beginnings and ends of sessions in new segments to what the table has."""
         events = self._read("events", self.days, "session").join(F.broadcast(self._segments), "file", "left_semi")
         known, columns = self._read("sessions", self._session_days), {"columns": schema_of("sessions").names}
         sessions = computed("sessions", columns, events=events, known=known)
-        self._replace("sessions", sessions.repartition("d"), self._session_days)
+        self._replace("sessions", sessions, self._session_days)
 
     def durable_subs(self, idle_after: float, abandoned_after: float, now: float) -> None:
         """The durable subscriptions of all days."""
         seconds = {"idle_after": idle_after, "abandoned_after": abandoned_after, "now": now}
         micros = {name: round(value * 1_000_000) for name, value in seconds.items()}
         subscriptions = computed("durable_subs", micros, days=self._read("durable_days"), boots=self._read("boots"))
-        self._replace("durable_subs", subscriptions.coalesce(1), [])
+        self._replace("durable_subs", subscriptions, [])
 
     def _replace(self, table: str, rows: DataFrame, days: list[str]) -> None:
-        """Write the rows that take the place of those days' rows."""
+        """Write the rows that take the place of those days' rows, or of those of the changed hours.
+
+        Spark makes tasks of about equal size of them: one for a little, and as many as the cluster has for much.
+        """
+        rows = rows.hint("rebalance", *partitions_of(table))
         rows = rows.sortWithinPartitions(*partitions_of(table), *schema_of(table).names)
         write_files(rows, self._lake, table, self._directory)
         self._written[table] = days
 
     def commit(self) -> None:
-        """Commit what is written: one look at all files, since each is a job of Spark."""
-        files = list_files(self._spark, self._lake, self._directory, self._written)
+        """Commit what is written."""
         for table, days in self._written.items():
-            self._lake.commit_files(table, files.get(table, []), self._batch, days=days)
+            files = self._lake.written_files(table, self._directory)
+            if table in HOURLY_TABLES:
+                self._lake.commit_files(table, files, self._batch, hours={*self._hours})
+            else:
+                self._lake.commit_files(table, files, self._batch, days=days)
         self._written, self._directory = {}, self._fresh_directory()

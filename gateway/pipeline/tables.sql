@@ -76,6 +76,46 @@ select *, {{ percent("redelivered", "delivered") }} redelivered_pct from (
 where redelivered > 0
 {% endmacro %}
 
+{# Who sends to whom. What a receiver got in an hour is divided among those who sent there in that hour, by how much each sent: a
+line does not say whose message it delivers. A subscription with wildcards gets what its pattern covers. Nobody sent (`sender` is
+null): the messages waited in a queue, or came from outside. Nobody got it (`receiver` is null): nobody subscribed, or not yet. #}
+{% macro escaped(text) %}regexp_replace({{ text }}, r'([.+?^$()\[\]|\\\x7B\x7D])', r'\\$1'){% endmacro %}
+{% macro pattern_of(destination) %}
+concat('^', replace(replace(replace(replace({{ escaped(destination) }}, '*', '[^.]+'), r'\.#', r'(?:\..*)?'), r'#\.',
+    r'(?:.*\.)?'), '#', '.*'), '$')
+{%- endmacro %}
+{% macro flows_hour() %}
+{% set place = "d, hour, impl, vhost" %}
+{% set keys = place ~ ", receiver, sub_name, subscribed" %}
+{% set same = "g.d = s.d and g.hour = s.hour and g.impl <=> s.impl and g.vhost <=> s.vhost" %}
+with counted as (
+    select d, {{ hour() }} hour, impl, vhost, login, destination, sub_name, event, bucket, sum(n) n, sum(bytes) bytes
+    from {rollup} where event in ('send', 'deliver', 'queue') and destination is not null group by all),
+sent as (
+    select {{ place }}, login sender, destination, sum(n) sent, sum(bytes) sent_bytes from counted where event = 'send'
+    group by all having sum(n) > 0),
+received as (
+    select {{ place }}, login receiver, sub_name, destination subscribed, event, bucket, n, bytes,
+        if(event = 'queue' and bucket is not null, n, 0d) timed
+    from counted where event <> 'send'),
+got as (
+    select {{ keys }}, coalesce(sum(n) filter (where event = 'deliver'), 0d) got, sum(bytes) got_bytes,
+        {{ percentile(0.5) }} p50_us, {{ percentile(0.99) }} p99_us, subscribed rlike '^/(topic|exchange)/.*[*#]' is_wild
+    from ({{ ranked("received", keys) }}) group by {{ keys }}),
+paired as (
+    select g.*, sender, destination, sent from got g left join sent s on {{ same }} and subscribed = destination
+    where not is_wild
+    union all select g.*, sender, destination, sent from (select * from got where is_wild) g left join sent s
+        on {{ same }} and destination rlike {{ pattern_of("subscribed") }})
+select {{ place }}, sender, coalesce(destination, subscribed) destination, subscribed, receiver, sub_name,
+    got * if(sent is null, 1d, sent / sum(sent) over (partition by {{ keys }})) messages,
+    got_bytes * if(sent is null, 1d, sent / sum(sent) over (partition by {{ keys }})) bytes, p50_us, p99_us
+from paired
+union all
+select {{ place }}, sender, destination, null, null, null, sent, sent_bytes, null, null
+from sent s left anti join paired g on {{ same }} and g.destination = s.destination
+{% endmacro %}
+
 {# Deliveries of the whole day that had to be acknowledged, and how many were #}
 {% macro unacked_hotspots() %}
 {% set keys = "d, impl, vhost, login, destination" %}

@@ -152,6 +152,14 @@ class VirtualHostStats:
 
 
 @dataclass(slots=True)
+class AdminLoginStats:
+    """Logins to the admin listener that were refused, and addresses that were locked out of it."""
+
+    failed: int = 0
+    lock_outs: int = 0
+
+
+@dataclass(slots=True)
 class ReloadStats:
     """The reloads of the configuration; ``last_at`` is in microseconds since 1970, the start if there was none."""
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 import structlog
@@ -35,12 +37,88 @@ _VERIFY: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "require
 # Seconds between two looks at the files.
 _INTERVAL: Final = 1.0
 
+# Seconds that a client may take to read why its handshake failed, and bytes of it that are read at once meanwhile.
+_ALERT_TIMEOUT: Final = 2.0
+_READ: Final = 16 << 10
+
 TlsSettings = ServerTls | UpstreamTls
+
+
+class HandshakeAlert:
+    """The TLS alert for a client whose handshake fails: OpenSSL's reason in a form that the client understands.
+
+    The event loop, asyncio's as well as uvloop's, closes the socket of a failed handshake without sending what OpenSSL
+    has written last. So the TLS object itself hands the alert over, together with another descriptor of the socket.
+    Which connection it belongs to is in the context of the task that made this object.
+    """
+
+    of_task: Final[ContextVar[HandshakeAlert]] = ContextVar("alert")
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection: socket.socket | None = connection
+        self._is_own = False
+        self._alert = b""
+        self.of_task.set(self)
+
+    def keep(self, alert: bytes) -> None:
+        """The handshake has failed, and the event loop is about to close the socket."""
+        if self._connection is not None and not self._is_own:
+            with contextlib.suppress(OSError):  # no descriptor is left
+                self._connection, self._is_own, self._alert = self._connection.dup(), True, alert
+
+    async def send(self) -> None:
+        """Send the alert if there is one, and wait a moment until the client has read it and closed."""
+        connection, loop = self._connection, asyncio.get_running_loop()
+        if connection is None or not self._alert:
+            return
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_ALERT_TIMEOUT):
+                await loop.sock_sendall(connection, self._alert)
+                # In TLS 1.3 a client sends its first frame before the gateway has looked at its certificate. If nobody
+                # read that frame, the system would reset the connection, and the client might lose the alert.
+                connection.shutdown(socket.SHUT_WR)
+                while await loop.sock_recv(connection, _READ):
+                    pass
+
+    def close(self) -> None:
+        """The handshake is over."""
+        if self._connection is not None and self._is_own:
+            self._connection.close()
+        self._connection = None
+
+
+class _ListenerTlsObject(ssl.SSLObject):
+    """TLS with one client; made by `_ListenerTlsContext`."""
+
+    outgoing: ssl.MemoryBIO
+
+    def do_handshake(self) -> None:
+        """See `ssl.SSLObject`."""
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError:
+            alert = HandshakeAlert.of_task.get(None)
+            if alert is not None:
+                alert.keep(self.outgoing.read())
+            raise
+
+
+class _ListenerTlsContext(ssl.SSLContext):
+    sslobject_class = _ListenerTlsObject
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **kwargs: Any) -> ssl.SSLObject:  # noqa: ANN401 - as the base class has them
+        """See `ssl.SSLContext`."""
+        wrapped = super().wrap_bio(incoming, outgoing, *args, **kwargs)
+        assert isinstance(wrapped, _ListenerTlsObject)  # noqa: S101 - of ``sslobject_class``
+        wrapped.outgoing = outgoing
+        return wrapped
 
 
 def listener_tls_context(tls: ServerTls) -> ssl.SSLContext:
     """The context of a listener, with the errors of ``broker_tls_context``."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = _ListenerTlsContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version, context.maximum_version = _VERSIONS[tls.min_version], _VERSIONS[tls.max_version]
     context.set_ciphers(tls.ciphers)
     # Renegotiation costs the gateway much work and a client little, and TLS 1.3 does not have it.

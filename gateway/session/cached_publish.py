@@ -17,6 +17,9 @@ from gateway.session.translate import check_names, properties_of_send, table_of_
 from gateway.stomp.frame import RECEIPT, Frame
 from gateway.stomp.headers import read_boolean
 
+# Properties that RabbitMQ checks, and how it names one that it does not accept.
+_NAMED_PROPERTIES: Final = ((b"expiration", b"expiration '%b'"), (b"user-id", b"user_id property set to '%b'"))
+
 _NO_VALUES: Final[tuple[bytes, ...]] = ()
 _NO_RULES: Final = QueueRules()
 
@@ -123,6 +126,20 @@ class CachedPublish:
         method = encode_publish(channel, self.exchange, self.routing_key, mandatory=mandatory)
         self.publication = Publication(channel, frame_max, method, before, self.table(), behind)
         return self.publication
+
+    def is_named_in(self, reason: bytes) -> bool:
+        """Whether the broker's reason for closing the channel may be one of these messages.
+
+        It names the exchange, and for a topic permission the routing key; or a property that it does not accept, or
+        the queue that it did not declare.
+        """
+        if self.queue is not None and b" queue '%b' " % self.queue.name.encode() in reason:
+            return True
+        if b"exchange '" in reason:
+            names_key = b"topic '" not in reason or b"topic '%b'" % self.routing_key in reason
+            return names_key and b"exchange '%b'" % (self.exchange or b"amq.default") in reason
+        values = ((self._headers.get(name), text) for name, text in _NAMED_PROPERTIES)
+        return any(text % value in reason for value, text in values if value is not None)
 
     def held_with(self, values: tuple[bytes, ...]) -> int:
         """Bytes that a message with these values for the gaps may hold besides its body."""

@@ -14,6 +14,7 @@ from gateway.amqp import properties
 from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CodecError
+from gateway.pieces import Body
 from gateway.session.cached_publish import CachedPublish
 
 
@@ -32,7 +33,7 @@ class Commit:
 # Each virtual host has these exchanges, and nobody can delete them.
 _PREDECLARED: Final = frozenset((b"", b"amq.direct", b"amq.fanout", b"amq.topic", b"amq.headers", b"amq.match"))
 
-Unconfirmed = tuple[bytes | None, CachedPublish, int, Commit | None, object, bytes | None, tuple[bytes, ...]]
+Unconfirmed = tuple[bytes | None, CachedPublish, int, Commit | None, object, Body | None, tuple[bytes, ...]]
 """A message that waits for its confirm: receipt, where it went, bytes of its body and of large headers, the COMMIT that
 published it, what the observer's counter returned for it (``sent_at``), the body, and the values of ``gaps``. The last
 two are there to publish it again if the link is lost; the body is None once the broker has returned the message, and
@@ -220,18 +221,26 @@ class PublisherConfirms:
     def receipt_of_failure(self, text: str) -> bytes | None:
         """The receipt of the SEND that made the broker close the channel, as far as its text tells.
 
-        The text quotes the exchange, and for a topic permission the routing key. The first unconfirmed message that
-        fits is the one, because a channel works in order. A text that quotes neither means the only message, if there
-        is only one.
+        The first unconfirmed message that fits is the one, because a channel works in order.
         """
-        quoted = text.encode()
-        for receipt, route, *_ in self._unconfirmed.values():
-            names_key = b"topic '" not in quoted or b"'%b'" % route.routing_key in quoted
-            if names_key and b"'%b'" % (route.exchange or b"amq.default") in quoted:
-                return receipt
-        if len(self._unconfirmed) == 1 and b"exchange" not in quoted:
-            return next(iter(self._unconfirmed.values()))[0]
-        return None
+        blamed = self._blamed(text)
+        return self._unconfirmed[blamed[0]][0] if blamed else None
+
+    def take_blamed(self, text: str) -> list[Unconfirmed]:
+        """Take out what made the broker close the channel, as far as its text tells, and what would do it again."""
+        messages = [self._unconfirmed.pop(each) for each in self._blamed(text)]
+        self.unconfirmed_bytes -= sum(message[2] for message in messages)
+        return messages
+
+    def _blamed(self, text: str) -> list[int]:
+        """The numbers of the messages that the broker's reason for closing the channel fits.
+
+        A text that names nothing means the only message, if there is only one.
+        """
+        reason = text.encode()
+        if len(self._unconfirmed) == 1 and b"exchange" not in reason:
+            return list(self._unconfirmed)
+        return [number for number, (_, cached, *_) in self._unconfirmed.items() if cached.is_named_in(reason)]
 
     @property
     def are_for_predeclared_exchanges(self) -> bool:

@@ -24,7 +24,7 @@ from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.errors import CloseReason, RefusedLogin, StompError
 from gateway.session import error_frames, ops
 from gateway.session.context import SessionContext, State
-from gateway.session.destination_rules import DestinationRules
+from gateway.session.destination_rules import DestinationRules, concerns
 from gateway.session.observer import SessionObserver
 from gateway.session.queues import QueueRules
 from gateway.stomp.frame import Frame
@@ -278,6 +278,8 @@ class ConnectHandler:
         context.settings = settings
         context.queue_rules = QueueRules.of(event.broker_version, settings)
         context.destination_rules = DestinationRules(settings, request.login.login)
+        if concerns(settings.on_send_error.logins, request.login.login):
+            context.on_send_error = settings.on_send_error.action
         context.move(State.CONNECTED)
         context.observer = self._observe()
         self.forget_observer()

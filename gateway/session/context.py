@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import Enum
 from hashlib import md5
-from typing import Final
+from typing import Final, Literal
 
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason, StompError
 from gateway.message_selectors.selector import Selector
+from gateway.pieces import Body
 from gateway.session import error_frames, ops
 from gateway.session.correlation import CorrelatedSubscription
 from gateway.session.delivery_ledger import AckMode
@@ -101,7 +102,8 @@ class Hold(Enum):
     LINK_LOST = "link-lost"
     """The connection to the broker is lost, and what went with it is not back yet."""
     QUEUE_AWAY = "queue-away"
-    """The broker does not take what the client has sent: its queue is gone, or the node that has the queue is."""
+    """The broker does not take what the client has sent: its queue is gone, or the node that has the queue is. Or it
+    has closed the channel because of another message."""
     REPLAY = "replay"
     """What was not confirmed before a loss is published again."""
     BROKER_BLOCKED = "broker-blocked"
@@ -127,7 +129,8 @@ class SessionContext:
 
     __slots__ = (
         "_queues_named", "client_writable", "close_reason", "declared_queues", "destination_rules", "holds", "identity",
-        "is_unsettled", "login", "observer", "output", "pending", "queue_rules", "settings", "state", "strict",
+        "is_unsettled", "login", "observer", "on_send_error", "output", "pending", "queue_rules", "settings", "state",
+        "strict",
         "subscriptions", "traffic", "transactions", "trims_values", "unlogged_errors", "version",
     )  # fmt: skip
 
@@ -135,7 +138,7 @@ class SessionContext:
         self.identity = identity
         self.state = State.CONNECTING
         self.holds: set[Hold] = set()
-        self.output: list[bytes] = []
+        self.output: list[Body] = []
         self.traffic = SessionTraffic()
         self.subscriptions = Subscriptions(self.output)
         self.transactions = OpenTransactions(NO_SETTINGS.transactions)
@@ -152,6 +155,7 @@ class SessionContext:
         self.strict = strict
         self.queue_rules = _NO_QUEUE_RULES
         self.destination_rules = NO_DESTINATION_RULES
+        self.on_send_error: Literal["close", "keep", "log"] = "close"
         # Whether the client takes messages about as fast as they come. Set by the server.
         self.client_writable = True
         # Whether the brokers have changed in the last seconds, so that what they refuse may pass. Set by the server.
@@ -234,6 +238,8 @@ class SessionContext:
             window=self.settings.auto_ack_window,
             base=self.subscriptions.base,
         )
+        if self.settings.topic_slashes == "dots_and_back":
+            subscription.show_slashes()
         if selector is not None and isinstance(subscription, SelectiveSubscription | CorrelatedSelectiveSubscription):
             subscription.selection = Selection(selector)
         return subscription
@@ -301,6 +307,24 @@ class SessionContext:
         self.unlogged_errors.append(error)
         if error.close is not None:
             self.close(error.close)
+
+    @property
+    def keeps_after_send_error(self) -> bool:
+        """Whether the session goes on when the broker refuses what it sends.
+
+        For that it must know what else it has published on the channel that the broker closes.
+        """
+        return self.on_send_error != "close" and self.confirms_always and not self.strict
+
+    def fail_send(self, error: StompError, receipt: bytes | None) -> None:
+        """Answer a SEND that goes wrong, as `on_send_error` wants it."""
+        if self.keeps_after_send_error and error.close is CloseReason.BROKER_ERROR:
+            error = StompError(error.message, error.body)
+        if self.on_send_error == "log" and receipt is None and error.close is None and not self.strict:
+            error.is_sent = False
+            self.unlogged_errors.append(error)
+        else:
+            self.fail(error, receipt)
 
     def close(self, reason: CloseReason) -> None:
         """Close the session, once. Deliveries that still arrive are thrown away."""

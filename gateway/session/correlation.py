@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from gateway.amqp import properties as amqp
+from gateway.pieces import Body
 from gateway.session.cached_publish import CachedPublish
 from gateway.session.subscription import Subscription
 from gateway.session.traffic import DeliveryCounter
@@ -71,7 +72,7 @@ class CorrelatedSubscription(Subscription):
         self._stamped, self._published = b"", None
         super().set_counter(counter)
 
-    def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
+    def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: Body) -> None:
         """See `Subscription.deliver`. HOT: once per message, or once for many that are alike."""
         if self._counter is not None:
             if properties is not self._stamped:

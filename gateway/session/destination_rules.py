@@ -2,6 +2,7 @@
 
 They are applied once for each header block of SEND and for each SUBSCRIBE. They are matched with the canonical text of
 a destination, and then with that of the queue or topic that it means. So no spelling of a destination evades a rule.
+A text that is no valid destination is matched as it is, since a rule may rewrite it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.errors import StompError
 from gateway.patterns import Pattern
 from gateway.session import error_frames
-from gateway.session.destinations import Destination, DestinationKind, canonical_texts, parse
+from gateway.session.destinations import Destination, DestinationKind, canonical_texts, kind_of, parse, with_dots
 from gateway.session.queues import Argument
 
 LOGIN: Final = b"{login}"
@@ -37,7 +38,7 @@ class Admission(NamedTuple):
     """A destination that the rules allow.
 
     ``asked`` is what the client named, ``destination`` the same or what a rule rewrites it to, and ``rule`` the first
-    that matched, if any.
+    that matched, if any. Of an invalid one that a rule makes valid ``asked`` has the kind, and the text as its name.
     """
 
     asked: Destination
@@ -48,12 +49,13 @@ class Admission(NamedTuple):
 class DestinationRules:
     """The rules of a virtual host for one login."""
 
-    __slots__ = ("_login", "_send", "_subscribe", "_topic_exchange")
+    __slots__ = ("_has_dots", "_login", "_send", "_subscribe", "_topic_exchange")
 
     def __init__(self, settings: VirtualHost, login: bytes) -> None:
         self._login = login
+        self._has_dots = settings.topic_slashes != "error"
         self._topic_exchange = settings.default_topic_exchange
-        rules = [_Bound(rule, login) for rule in settings.destination_rules if _concerns(rule.logins, login)]
+        rules = [_Bound(rule, login) for rule in settings.destination_rules if concerns(rule.logins, login)]
         self._send = tuple(bound for bound in rules if bound.rule.on_send)
         self._subscribe = tuple(bound for bound in rules if bound.rule.on_subscribe)
 
@@ -100,17 +102,36 @@ class DestinationRules:
             raise error_frames.destination_denied(command, canonical[0], self._login)
 
     def _admission(self, command: bytes, text: bytes, rules: tuple[_Bound, ...]) -> Admission:
-        asked = parse(text)
+        written, text = text, with_dots(text) if self._has_dots else text
+        try:
+            asked = parse(text)
+        except StompError:
+            # A rule may make a valid destination of it.
+            bound, wildcards = _first_match(rules, (text,))
+            if bound is None or bound.to is None:
+                raise
+            return Admission(
+                Destination(kind_of(text), text), self._rewrite(written, bound.to.filled(wildcards)), bound.rule
+            )
         if not rules or asked.kind is DestinationKind.TEMP_QUEUE:
             return Admission(asked, asked)
         bound, wildcards = _first_match(rules, canonical_texts(asked, self._topic_exchange))
         if bound is None:
             return Admission(asked, asked)
         if bound.rule.denies:
-            raise error_frames.destination_denied(command, text, self._login)
+            raise error_frames.destination_denied(command, written, self._login)
         if bound.to is None:
             return Admission(asked, asked, bound.rule)
-        return Admission(asked, _rewrite(text, bound.to.filled(wildcards)), bound.rule)
+        return Admission(asked, self._rewrite(written, bound.to.filled(wildcards)), bound.rule)
+
+    def _rewrite(self, text: bytes, other: bytes) -> Destination:
+        try:
+            destination = parse(with_dots(other) if self._has_dots else other)
+        except StompError as error:
+            raise error_frames.impossible_rewrite(text, other) from error
+        if destination.kind is DestinationKind.TEMP_QUEUE:
+            raise error_frames.impossible_rewrite(text, other)
+        return destination
 
 
 class _Bound:
@@ -130,7 +151,8 @@ def _bind(pattern: Pattern, login: bytes) -> Pattern:
     return Pattern(pattern.text.replace(LOGIN, spelled_login(login)))
 
 
-def _concerns(logins: tuple[Pattern, ...], login: bytes) -> bool:
+def concerns(logins: tuple[Pattern, ...], login: bytes) -> bool:
+    """Whether a rule for some logins is about this one; without any it is about all."""
     return not logins or any(pattern.match(login) is not None for pattern in logins)
 
 
@@ -141,16 +163,6 @@ def _first_match(rules: Iterable[_Bound], canonical: tuple[bytes, ...]) -> tuple
             if wildcards is not None:
                 return bound, wildcards
     return None, ()
-
-
-def _rewrite(text: bytes, other: bytes) -> Destination:
-    try:
-        destination = parse(other)
-    except StompError as error:
-        raise error_frames.impossible_rewrite(text, other) from error
-    if destination.kind is DestinationKind.TEMP_QUEUE:
-        raise error_frames.impossible_rewrite(text, other)
-    return destination
 
 
 NO_DESTINATION_RULES: Final = DestinationRules(VirtualHost(name=""), b"")

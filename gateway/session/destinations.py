@@ -18,6 +18,7 @@ from gateway.errors import StompError
 AMQ_TOPIC: Final = b"amq.topic"
 REPLY_QUEUE: Final = b"/reply-queue/"
 TEMP_QUEUE: Final = b"/temp-queue/"
+_TOPIC: Final = b"/topic/"
 
 _VALID_TYPES: Final = b"/temp-queue, /exchange, /topic, /queue, /amq/queue, /reply-queue/"
 _ROUTABLE: Final = (b"/exchange", b"/topic", b"/queue", b"/amq/queue", REPLY_QUEUE)
@@ -103,6 +104,15 @@ def parse(text: bytes) -> Destination:
     raise StompError("Unknown destination", body)
 
 
+def kind_of(text: bytes) -> DestinationKind:
+    """The kind of a destination that is valid, or that a rule turns into a valid one."""
+    try:
+        return parse(text).kind
+    except StompError:
+        kinds = (kind for kind, prefix in _PREFIXES.items() if text.startswith(prefix + b"/"))
+        return next(kinds, DestinationKind.QUEUE)
+
+
 def _named(kind: DestinationKind, name: bytes, rest: bytes, has_more: bool = False) -> Destination:
     if not name or has_more:
         raise _invalid(kind, rest)
@@ -165,6 +175,23 @@ def message_destination(exchange: bytes, routing_key: bytes) -> bytes:
         return b"/topic/" + key
     name = _escape(exchange)
     return b"/exchange/%b/%b" % (name, key) if key else b"/exchange/" + name
+
+
+def with_dots(text: bytes) -> bytes:
+    """A destination as clients of brokers that separate the words of a topic by slashes mean it.
+
+    ``/topic/a/b`` is ``/topic/a.b``, and ``**`` at the end, which stands for any number of words, is ``#``.
+    """
+    if not text.startswith(_TOPIC) or b"/" not in text[len(_TOPIC) :]:
+        return text
+    words = text[len(_TOPIC) :].split(b"/")
+    words[-1] = b"#" if words[-1] == b"**" else words[-1]
+    return _TOPIC + b".".join(words)
+
+
+def with_slashes(destination: bytes) -> bytes:
+    """The destination header of a MESSAGE for such clients."""
+    return destination.replace(b".", b"/") if destination.startswith(_TOPIC) else destination
 
 
 def message_reply_to(reply_to: bytes) -> bytes:

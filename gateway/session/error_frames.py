@@ -12,6 +12,15 @@ from gateway.stomp.encoder import encode
 
 SUPPORTED_VERSIONS: Final = "1.0,1.1,1.2"
 
+_HTTP_TEXT: Final = (
+    b"This port speaks STOMP, not HTTP. STOMP over WebSocket needs a listener with the key websocket, and "
+    b"the status page and the metrics are on the port of the admin listener.\n"
+)
+HTTP_ANSWER: Final = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
+) % (len(_HTTP_TEXT), _HTTP_TEXT)
+"""For a client that does not speak STOMP and would not understand an ERROR."""
+
 _ACCESS_REFUSED: Final = 403
 _PRECONDITION_FAILED: Final = 406
 _NOT_ALLOWED: Final = 530
@@ -348,6 +357,17 @@ def unroutable(destination: bytes, text: bytes) -> StompError:
 def malformed(reason: str) -> StompError:
     """Bytes that break the grammar of STOMP or a limit."""
     return StompError("Malformed frame", f"{reason}\n", close=CloseReason.MALFORMED_FRAME)
+
+
+def oversized(limit: int) -> StompError:
+    """A SEND that is larger than ``limit`` bytes and was read to its end; the session goes on."""
+    return StompError("Malformed frame", f"the frame is larger than {limit} octets\n")
+
+
+def not_taken(seconds: float) -> StompError:
+    """A SEND while the broker has taken no messages for so long; it is not published."""
+    text = f"The message broker has taken no messages for {seconds:g} seconds and more; this one was not sent.\n"
+    return StompError("Upstream unavailable", text)
 
 
 def operation_timeout(purpose: str, seconds: float) -> StompError:

@@ -42,12 +42,14 @@ class PreparePublisher:
     """Open the session's publishing channel if there is none yet, switch on confirms, declare a queue.
 
     With ``is_fresh`` the channel is replaced first, once nothing on it waits for a confirm, unless it was replaced a
-    moment ago. Answered by PublisherPrepared or OperationFailed.
+    moment ago. With ``at_once`` messages may follow the declaration before it is answered; if it is refused, the
+    channel closes, and they are lost with it. Answered by PublisherPrepared or OperationFailed.
     """
 
     confirms: bool
     queue: QueueSpec | None
     is_fresh: bool = False
+    at_once: bool = False
 
     @property
     def purpose(self) -> str:
@@ -149,6 +151,8 @@ class Recover:
     is opened, and ``queues`` are declared there. All of it may be empty: an operation was interrupted before it began.
     ``is_again``: nothing has succeeded since the last time, so the time goes on that this may take. ``has_refused``:
     the broker did not take messages on the old publishing channel, and may still confirm others there.
+    ``is_refusal``: nothing is lost but the publishing channel, which the broker closed because of a message that is
+    not published again.
     """
 
     subscriptions: tuple[Subscribe, ...] = ()
@@ -156,6 +160,7 @@ class Recover:
     queues: tuple[QueueSpec, ...] = ()
     is_again: bool = False
     has_refused: bool = False
+    is_refusal: bool = False
 
     @property
     def purpose(self) -> str:
@@ -208,12 +213,16 @@ class TooManyFailedLogins:
 
 @dataclass(frozen=True, slots=True)
 class PublisherPrepared:
-    """The publishing channel: its number, the largest frame in bytes, whether it confirms, and whether it is new."""
+    """The publishing channel: its number, the largest frame in bytes, whether it confirms, and whether it is new.
+
+    ``is_declared``: the broker has answered the declaration, if one was asked for.
+    """
 
     channel: int
     frame_max: int
     confirms: bool
     is_new: bool = False
+    is_declared: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,11 +271,15 @@ class OperationFailed:
 
 @dataclass(frozen=True, slots=True)
 class ChannelClosed:
-    """The broker closed the publishing channel of the session, or a subscription's, without being asked."""
+    """The broker closed the publishing channel of the session, or a subscription's, without being asked.
+
+    ``may_pass``: because a queue is away that was to be declared there.
+    """
 
     code: int
     text: str
     publishing: bool
+    may_pass: bool = False
 
 
 @dataclass(frozen=True, slots=True)

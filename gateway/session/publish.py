@@ -12,22 +12,23 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from gateway.amqp.codec import Piece, Publication
+from gateway.amqp.codec import Publication
 from gateway.amqp.splitter import Return
-from gateway.errors import CodecError
+from gateway.config.virtual_host import VirtualHost
+from gateway.errors import CodecError, StompError
+from gateway.pieces import LARGE, Body, Piece, gathered
 from gateway.session import error_frames, ops
 from gateway.session.cached_publish import CachedPublish
 from gateway.session.confirms import Commit, PublisherConfirms, Unconfirmed
 from gateway.session.context import NO_SETTINGS, Hold, SessionContext
 from gateway.session.correlation import StampedPublish, StampedVariedPublish
 from gateway.session.delivery_ledger import AckMode
-from gateway.session.pieces import LARGE, gathered
 from gateway.session.queues import QueueSpec, temporary_queue
 from gateway.session.transactions import size_of
 from gateway.session.varied_publish import VariedPublish, VariedPublishes
 from gateway.stomp.decoder import Decoder
 from gateway.stomp.encoder import encode_receipt
-from gateway.stomp.frame import Frame, HeaderBlock, ReceiptAndBody
+from gateway.stomp.frame import Frame, HeaderBlock, OversizedFrame, ReceiptAndBody
 
 # Stands on a header block whose SEND was published as one of its kind.
 _CAME_ONCE: Final = object()
@@ -72,7 +73,7 @@ class Publisher:
         self._has_large = False
         # Messages that are not encoded yet, of a COMMIT or published again: what encodes them, their bodies and their
         # values. They go out after the output, and the client is held until all of them are written.
-        self._unencoded: deque[tuple[Publication, bytes, tuple[bytes, ...]]] = deque()
+        self._unencoded: deque[tuple[Publication, Body, tuple[bytes, ...]]] = deque()
         self._blocked = False
         # Made for the first SEND.
         self._varied: VariedPublishes | None = None
@@ -98,11 +99,17 @@ class Publisher:
         """Encode as much as is taken now: others would wait while all of it is encoded at once."""
         size, unencoded = 0, self._unencoded
         while unencoded and (at_most is None or size < at_most):
-            publication, body, values = unencoded.popleft()
-            self._output.append(publication.encode(body, values))
-            size += len(self._output[-1])
+            size += self._encode(*unencoded.popleft())
         if not unencoded:
             self._context.holds.discard(Hold.REPLAY)
+
+    def _encode(self, publication: Publication, body: Body, values: tuple[bytes, ...]) -> int:
+        """Encode a message that was kept until now; its size with headers."""
+        is_large = len(body) >= LARGE
+        pieces = publication.pieces(body, values) if is_large else [publication.encode(bytes(body), values)]
+        self._output += pieces
+        self._has_large |= is_large
+        return sum(map(len, pieces))
 
     def forget_messages(self) -> None:
         """The session is over: nothing is published again."""
@@ -152,6 +159,8 @@ class Publisher:
 
     def send(self, frame: Frame) -> None:
         """SEND: asks for what is missing first, and leaves the frame to a transaction."""
+        if isinstance(frame, OversizedFrame):
+            raise error_frames.oversized(self._context.settings.max_frame_size)
         cached = frame.header_block.cached_publish
         if not isinstance(cached, CachedPublish):
             cached = self._cached(frame, is_new=cached is None)
@@ -240,7 +249,11 @@ class Publisher:
         # A session that is to outlive its link publishes with confirms, to know what it has to publish again.
         confirms = self.has_confirms or needs_confirm or context.confirms_always
         if not self._channel or self._has_rejected or queue is not None or confirms is not self.has_confirms:
-            context.ask(ops.PreparePublisher(confirms, queue, self._has_rejected), frame, retry=True)
+            # A message whose queue is away, or was deleted, is published again. In a transaction nothing is published
+            # yet whose receipt a refusal could name, and a session that goes on needs its channel.
+            at_once = queue is not None and cached.transaction is None and confirms and context.rides_through
+            at_once = at_once and not context.keeps_after_send_error
+            context.ask(ops.PreparePublisher(confirms, queue, self._has_rejected, at_once), frame, retry=True)
             return False
         reply_queue = temp_queues.get(cached.temp_queue or b"")
         if cached.channel_key is not self._channel_key or cached.reply_queue != reply_queue:
@@ -288,7 +301,7 @@ class Publisher:
         trims, values = self._context.trims_values, cached.values(None, length)
         frames: list[Piece] = []
         put: Callable[[Any], None] = frames.append
-        encode: Callable[[bytes, tuple[bytes, ...]], object] = publication.encode
+        encode: Callable[[Any, tuple[bytes, ...]], object] = publication.encode
         if len(sends[0][1]) >= LARGE:
             # Those behind it are mostly as large; for smaller ones it costs a little more.
             put, encode, self._has_large = frames.extend, publication.pieces, True
@@ -337,10 +350,15 @@ class Publisher:
                 # Publish sequence numbers begin anew, and nothing waits for a confirm. After a loss a recovery follows.
                 self.confirms.take_all()
         if isinstance(operation, ops.PreparePublisher) and operation.queue is not None:
-            context.declared_queues.add(operation.queue.name, operation.queue)
+            context.declared_queues.add(operation.queue.name, operation.queue, is_answered=event.is_declared)
         # During an alarm the SEND that asked for the channel is still taken.
         context.holds.discard(Hold.BROKER_BLOCKED)
         context.operation_done()
+
+    def waits_no_longer(self, operation: ops.Operation | None) -> None:
+        """The broker has refused an operation: if it was for the channel, the session waits for no alarm."""
+        if isinstance(operation, ops.PreparePublisher):
+            self._context.holds.discard(Hold.BROKER_BLOCKED)
 
     def set_blocked(self, blocked: bool) -> None:
         """See `Session.set_blocked`."""
@@ -366,8 +384,24 @@ class Publisher:
         if messages:
             self._answered(messages, accepted)
 
-    def _answered(self, messages: list[Unconfirmed], accepted: bool) -> None:
-        """HOT: see ``confirm``."""
+    def give_up_blamed(self, code: int, text: str) -> bool:
+        """The broker has closed the channel: its reason is the ERROR for the messages that it means.
+
+        Returns:
+            Whether it is known which ones those are. All others may be published again.
+        """
+        messages = self.confirms.take_blamed(text)
+        if messages:
+            self._answered(messages, accepted=False, error=partial(error_frames.broker_error, code, text))
+        return bool(messages)
+
+    def _answered(
+        self,
+        messages: list[Unconfirmed],
+        accepted: bool,
+        error: Callable[[VirtualHost], StompError] | None = None,
+    ) -> None:
+        """HOT: see ``confirm``. ``error`` is what is wrong with messages that are not accepted, if it is known."""
         context = self._context
         output, traffic = context.output, context.traffic
         if accepted:
@@ -386,7 +420,8 @@ class Publisher:
                 if commit.unconfirmed == 0:
                     finished = commit
             if not accepted:
-                context.fail(error_frames.rejected(cached.destination), receipt)
+                why = error_frames.rejected(cached.destination) if error is None else error(context.settings)
+                context.fail_send(why, receipt)
             elif receipt is not None:
                 output.append(encode_receipt(receipt))
                 traffic.receipts_sent += 1
@@ -418,7 +453,7 @@ class Publisher:
         if commit is not None:
             commit.is_returned = True
         if cached.mandatory or receipt is not None:
-            self._context.fail(error_frames.unroutable(cached.destination, returned.text), receipt)
+            self._context.fail_send(error_frames.unroutable(cached.destination, returned.text), receipt)
 
     def _forget_queue(self, name: bytes) -> None:
         """A queue is gone: if the session has declared it, the next SEND declares it again."""
@@ -486,8 +521,7 @@ class Publisher:
                 continue
             publication = self._built(cached)
             if encoded < _AT_ONCE:
-                self._output.append(publication.encode(body, values))
-                encoded += len(self._output[-1])
+                encoded += self._encode(publication, body, values)
             else:
                 if takes_less:
                     publication.encode(b"", values)

@@ -104,10 +104,12 @@ class QueueRules:
 class DeclaredQueues:
     """The queues that a session has declared and need not declare again: the last 10,000 of them."""
 
-    __slots__ = ("_by_name",)
+    __slots__ = ("_by_name", "_unanswered")
 
     def __init__(self) -> None:
         self._by_name: dict[str, QueueSpec] = {}
+        # On another channel such a queue may not be there yet.
+        self._unanswered: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
@@ -116,19 +118,31 @@ class DeclaredQueues:
         """A queue as it was declared."""
         return self._by_name.get(name)
 
-    def add(self, name: str, queue: QueueSpec) -> None:
-        """Remember a queue; its name may be the broker's choice."""
+    def to_declare(self, name: str, queue: QueueSpec | None) -> QueueSpec | None:
+        """What another channel has to declare before it uses a queue: ``queue`` if it is not known."""
+        if name not in self._by_name:
+            return queue
+        return self._by_name[name] if name in self._unanswered else None
+
+    def add(self, name: str, queue: QueueSpec, *, is_answered: bool = True) -> None:
+        """Remember a queue; its name may be the broker's choice. ``is_answered``: the broker has declared it."""
         if len(self._by_name) >= _REMEMBERED_QUEUES:
-            del self._by_name[next(iter(self._by_name))]
+            self.discard(next(iter(self._by_name)))
         self._by_name[name] = queue
+        if is_answered:
+            self._unanswered.discard(name)
+        else:
+            self._unanswered.add(name)
 
     def discard(self, name: str) -> bool:
         """Forget a queue; whether it was known."""
+        self._unanswered.discard(name)
         return self._by_name.pop(name, None) is not None
 
     def clear(self) -> None:
         """Forget them: the broker may have lost those that are not durable."""
         self._by_name.clear()
+        self._unanswered.clear()
 
 
 def name_for_broker(header: bytes, name: bytes) -> str:

@@ -40,7 +40,7 @@ _STREAM_OFFSET: Final = "x-stream-offset"
 class RideThrough:
     """Takes a session through the loss of a link, if its virtual host wants that; else the session ends."""
 
-    __slots__ = ("_cause", "_context", "_interrupted", "_publisher", "_transactions")
+    __slots__ = ("_cause", "_context", "_interrupted", "_is_refusal", "_publisher", "_transactions")
 
     def __init__(self, context: SessionContext, publisher: Publisher, transactions: TransactionHandler) -> None:
         self._context = context
@@ -48,6 +48,8 @@ class RideThrough:
         self._transactions = transactions
         # The first loss, until everything is back.
         self._cause: tuple[int, str] | None = None
+        # Nothing is lost but the publishing channel, because of a message that is not published again.
+        self._is_refusal = False
         # The operation that was interrupted before the last recovery.
         self._interrupted: PendingOperation | None = None
 
@@ -93,6 +95,22 @@ class RideThrough:
         """
         confirms = self._publisher.confirms
         return self._context.rides_through and code == _NOT_FOUND and confirms.are_for_predeclared_exchanges
+
+    def publish_refused(self, code: int, text: str) -> bool:
+        """The broker has closed the publishing channel because of a message; whether the session goes on without it.
+
+        It goes on if it is to, and if it is known which message the broker means.
+        """
+        context = self._context
+        if not context.keeps_after_send_error or context.state is State.CLOSED:
+            return False
+        if self._publisher.is_lost:
+            return True
+        if not self._publisher.give_up_blamed(code, text):
+            return False
+        self._is_refusal = self._cause is None
+        self.channel_lost(code, text, Hold.QUEUE_AWAY)
+        return True
 
     def queue_away(self, event: ops.QueueAway) -> None:
         """A subscription has lost its consumer, perhaps because its queue is away. The session waits for nothing."""
@@ -147,6 +165,7 @@ class RideThrough:
         self.refused()
 
     def _hold(self, code: int, text: str, hold: Hold = Hold.LINK_LOST) -> None:
+        self._is_refusal = self._is_refusal and hold is Hold.QUEUE_AWAY
         self._cause = self._cause or (code, text)
         self._context.holds.add(hold)
 
@@ -181,7 +200,10 @@ class RideThrough:
         queues = self._publisher.queues_of_unconfirmed if publishing else ()
         is_again = self._publisher.is_stuck or (self._is_again and context.pending.is_interrupted)
         has_refused = self._publisher.confirms.has_refused
-        return ops.Recover(tuple(filter(None, requests)), publishing, queues, is_again, has_refused)
+        is_refusal = self._is_refusal
+        return ops.Recover(
+            tuple(filter(None, requests)), publishing, queues, is_again and not is_refusal, has_refused, is_refusal
+        )
 
     def recovered(self, event: ops.Recovered) -> None:
         """Everything is back, unless another link was lost meanwhile; then ``advance`` asks again."""
@@ -207,7 +229,7 @@ class RideThrough:
 
     def _end(self) -> None:
         """Everything is back, or not needed any more."""
-        self._cause = None
+        self._cause, self._is_refusal = None, False
         self._context.holds -= {Hold.LINK_LOST, Hold.QUEUE_AWAY}
 
     def failed(self, event: ops.RecoveryFailed) -> None:

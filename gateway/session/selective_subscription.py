@@ -13,6 +13,7 @@ from gateway.amqp import properties as amqp
 from gateway.amqp.codec import encode_ack
 from gateway.errors import CodecError
 from gateway.message_selectors.selector import Selector
+from gateway.pieces import Body
 from gateway.session import translate
 from gateway.session.correlation import CorrelatedSubscription
 from gateway.session.delivery_ledger import OUT_OF_ORDER, AckMode, DeliveryLedger
@@ -118,7 +119,7 @@ class _Selective(Subscription):
     ledger: SelectiveLedger
     selection: Selection
 
-    def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
+    def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: Body) -> None:
         """See `Subscription.deliver`. HOT: once per message, or once for many that are alike."""
         selection = self.selection
         if route is not selection.route or properties is not selection.properties:

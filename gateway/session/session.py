@@ -33,10 +33,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from gateway.amqp.codec import Piece
 from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
-from gateway.errors import CloseReason, CodecError, FrameError, StompError, TlsHandshakeError
+from gateway.errors import CloseReason, CodecError, FrameError, HttpRequestError, StompError, TlsHandshakeError
+from gateway.pieces import Piece
 from gateway.session import error_frames, ops
 from gateway.session.commit import TransactionHandler
 from gateway.session.connect import ClientFacts, ConnectHandler, TokenHandler
@@ -73,6 +73,17 @@ _LEFT_BY_CLIENT: Final = frozenset(
 
 _ACCESS_REFUSED: Final = 403
 
+# Holds with which SENDs wait for the broker to take messages.
+_FOR_BROKER: Final = frozenset(
+    (
+        Hold.OPERATION, Hold.CONFIRM_WINDOW, Hold.LINK_WRITE, Hold.LINK_LOST, Hold.QUEUE_AWAY, Hold.REPLAY,
+        Hold.BROKER_BLOCKED,
+    )
+)  # fmt: skip
+
+# What makes the session publish.
+_SENDS: Final = (b"SEND", b"COMMIT")
+
 
 def _no_time() -> float:
     """The clock of a session whose turns are not bounded by time."""
@@ -90,8 +101,9 @@ class Session:
 
     __slots__ = (
         "_acknowledgements", "_clock", "_connect", "_context", "_disconnect", "_limits", "_publisher", "_ride_through",
-        "_subscriber", "_tokens", "_transactions", "_turn_time", "auto_acks", "awaited_for_sends", "confirms", "holds",
-        "identity", "max_frames_per_turn", "output", "reached_turn_limit", "subscriptions", "traffic",
+        "_stalled", "_subscriber", "_tokens", "_transactions", "_turn_time", "auto_acks", "awaited_for_sends",
+        "confirms", "holds", "identity", "max_frames_per_turn", "output", "reached_turn_limit", "refuses_sends",
+        "subscriptions", "traffic",
     )  # fmt: skip
 
     def __init__(
@@ -113,6 +125,10 @@ class Session:
         # The most frames that one call of ``run`` takes, and whether the last call ended there, or for its time.
         self.max_frames_per_turn = NO_TURN_LIMIT
         self.reached_turn_limit = False
+        # Whether SENDs are not held any longer but refused, because the broker has taken no messages for a long time.
+        self.refuses_sends = False
+        # Since when the broker takes none, and how many it had confirmed by then.
+        self._stalled: tuple[float, int] | None = None
         # Time, by any clock, and how long a call of ``run`` may take by it: frames differ in cost.
         self._clock: Callable[[], float] = _no_time
         self._turn_time = 0.0
@@ -157,6 +173,11 @@ class Session:
             return False
         context.ask(ops.PreparePublisher(self.has_confirms, None, is_fresh=True), None)
         return True
+
+    @property
+    def keeps_after_send_error(self) -> bool:
+        """Whether it goes on when the broker refuses what it sends."""
+        return self._context.keeps_after_send_error
 
     @property
     def is_recovering(self) -> bool:
@@ -222,6 +243,11 @@ class Session:
     def has_frame(self) -> bool:
         """Whether a frame that the decoder has handed out waits to be carried out."""
         return self._context.pending.has_frame
+
+    @property
+    def has_unlogged_errors(self) -> bool:
+        """Whether there are ERRORs that ``take_errors`` has not returned yet."""
+        return bool(self._context.unlogged_errors)
 
     @property
     def open_transactions(self) -> int:
@@ -301,6 +327,28 @@ class Session:
         ``now`` is in seconds, on any clock that only goes forward.
         """
         self._transactions.time_passed(now)
+        if self.settings.hold_sends_for is not None:
+            self._look_for_stall(now, self.settings.hold_sends_for)
+
+    def _look_for_stall(self, now: float, longest: float) -> None:
+        """Refuse SENDs from now on if they have waited for the broker for so long."""
+        confirmed = self.traffic.confirmed
+        if not self._is_stalled:
+            self._stalled = None
+        elif self._stalled is None or self._stalled[1] != confirmed:
+            self._stalled = now, confirmed
+        else:
+            self.refuses_sends = self.refuses_sends or now - self._stalled[0] >= longest
+
+    @property
+    def _is_stalled(self) -> bool:
+        """Whether nothing but the broker, which takes no messages, keeps SENDs from being carried out."""
+        holds, pending = self.holds, self._context.pending
+        if not holds or not holds <= _FOR_BROKER or self._context.state is not State.CONNECTED:
+            return False
+        # Behind another frame a SEND waits for its turn.
+        is_for_send = all(isinstance(each.operation, ops.PreparePublisher) for each in pending.asked)
+        return is_for_send and pending.postponed is None
 
     # Frames from the client.
 
@@ -311,15 +359,14 @@ class Session:
         """
         context, holds = self._context, self.holds
         pending = context.pending
-        if pending.has_frame and (frame := context.take_frame()) is not None:
-            self._carry_out(frame)
-            self._disconnect.advance()
         received, turn_ends = 0, self._clock() + self._turn_time
         max_frames = self.max_frames_per_turn
         check_at = min(max_frames, _FRAMES_PER_CHECK)
         self.reached_turn_limit = False
         asked = pending.asked
         try:
+            if pending.has_frame or self.refuses_sends:
+                self._run_held(decoder)
             while not holds and context.state in READING:
                 if received >= check_at:
                     if received >= max_frames or self._clock() > turn_ends:
@@ -346,11 +393,42 @@ class Session:
         finally:
             context.traffic.frames_received += received
 
+    def _run_held(self, decoder: Decoder) -> None:
+        """Carry out the frames that were held as far as their turn has come, or refuse SENDs that are held."""
+        context = self._context
+        while context.pending.has_frame and (waiting := context.take_frame()) is not None:
+            self._carry_out(waiting)
+            self._disconnect.advance()
+        if self.refuses_sends:
+            self._refuse_sends(decoder)
+
+    def _refuse_sends(self, decoder: Decoder) -> None:
+        """Answer SENDs with an ERROR until the broker takes messages, or another frame comes, which waits."""
+        context, seconds = self._context, self.settings.hold_sends_for or 0.0
+        for _ in range(self.max_frames_per_turn):
+            if not self._is_stalled:
+                self.refuses_sends, self._stalled = False, None
+                return
+            frame = decoder.next_frame()
+            if frame is None:
+                return
+            context.traffic.frames_received += 1
+            if frame.command == b"SEND" and b"transaction" not in frame.headers:
+                self._fail(error_frames.not_taken(seconds), frame)
+                continue
+            if frame.command != b"SEND":
+                context.traffic.note_command(frame.command)
+            context.postpone(frame)
+        self.reached_turn_limit = True
+
     def malformed(self, error: FrameError) -> None:
         """Tell the client what is wrong with its bytes, and close."""
         if isinstance(error, TlsHandshakeError) and self.login is None:
             # The client waits for a TLS handshake, and would not understand an ERROR.
             self._context.close(CloseReason.TLS_ON_PLAIN_PORT)
+        elif isinstance(error, HttpRequestError) and self.login is None:
+            self._context.output.append(error_frames.HTTP_ANSWER)
+            self._context.close(CloseReason.HTTP_ON_STOMP_PORT)
         else:
             self._context.fail(error_frames.malformed(str(error)))
 
@@ -370,9 +448,14 @@ class Session:
             else:
                 handler(self, frame)
         except StompError as error:
-            context.fail(error, context.receipt_of(frame))
+            self._fail(error, frame)
         except CodecError as error:
-            context.fail(error_frames.not_for_amqp(str(error)), context.receipt_of(frame))
+            self._fail(error_frames.not_for_amqp(str(error)), frame)
+
+    def _fail(self, error: StompError, frame: Frame) -> None:
+        """Answer a frame that cannot be carried out."""
+        context = self._context
+        (context.fail_send if frame.command == b"SEND" else context.fail)(error, context.receipt_of(frame))
 
     def _unknown_command(self, frame: Frame) -> None:
         if self._context.state is not State.CONNECTING:
@@ -424,12 +507,17 @@ class Session:
             self.confirms.set_limits(settings)
             self._context.transactions.set_limits(settings.transactions)
             self._limits.frame = settings.max_frame_size
+            self._limits.skips_bodies = self._context.on_send_error != "close" and not settings.strict
 
     def _operation_failed(self, event: ops.OperationFailed) -> None:
         context, operation = self._context, self._context.operation
         if event.of_publish and self._ride_through.is_virtual_host_going(event.code):
             self._ride_through.channel_lost(event.code, event.text)
             self._ride_through.interrupted(ops.OperationInterrupted(event.code, event.text))
+            return
+        if event.of_publish and self._ride_through.publish_refused(event.code, event.text):
+            if context.state is not State.CLOSED:
+                context.pending.interrupt()
             return
         if event.may_pass and context.rides_through:
             if isinstance(operation, ops.PreparePublisher):
@@ -439,9 +527,15 @@ class Session:
             return
         if event.code == _ACCESS_REFUSED and self._publisher.ask_for_name(operation):
             return
-        if isinstance(operation, ops.PreparePublisher):
-            context.holds.discard(Hold.BROKER_BLOCKED)
-        receipt = context.receipt_of(context.operation_failed())
+        self._publisher.waits_no_longer(operation)
+        frame = context.operation_failed()
+        receipt = context.receipt_of(frame)
+        if not event.of_publish and frame is not None and frame.command in _SENDS and context.keeps_after_send_error:
+            if isinstance(operation, ops.PreparePublisher) and operation.is_fresh:
+                # It is not known what has become of the channel that was to be replaced.
+                self._ride_through.channel_lost(event.code, event.text)
+            context.fail_send(error_frames.broker_error(event.code, event.text, self.settings), receipt)
+            return
         if event.of_publish:
             receipt = self._publisher.confirms.receipt_of_failure(event.text)
         is_topic = isinstance(operation, ops.Subscribe) and operation.subscription.destination.startswith(_TOPIC)
@@ -450,8 +544,11 @@ class Session:
 
     def _channel_closed(self, event: ops.ChannelClosed) -> None:
         context, receipt = self._context, None
-        if event.publishing and self._ride_through.is_virtual_host_going(event.code):
+        may_pass = event.may_pass and context.rides_through
+        if event.publishing and (may_pass or self._ride_through.is_virtual_host_going(event.code)):
             self._ride_through.channel_lost(event.code, event.text)
+            return
+        if event.publishing and self._ride_through.publish_refused(event.code, event.text):
             return
         if event.publishing and self._transactions.committing is not None:
             receipt = context.receipt_of(self._transactions.committing)
@@ -490,7 +587,7 @@ class Session:
         return self._context.pending.take()
 
     def take_errors(self) -> list[StompError]:
-        """The ERRORs sent since the last call."""
+        """The ERRORs since the last call, sent or only to be logged and counted."""
         errors, self._context.unlogged_errors = self._context.unlogged_errors, []
         return errors
 

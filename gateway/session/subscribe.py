@@ -232,17 +232,19 @@ class SubscribeHandler:
             request.tag, request.identifier, request.mode, request.destination, request.selector
         )
         # A session declares a queue once, for the first frame that needs it, but the queue of a topic every time.
-        is_declared = request.binding is None and request.queue_name in context.declared_queues
+        queue = request.queue
+        if request.binding is None:
+            queue = context.declared_queues.to_declare(request.queue_name, queue)
         operation = ops.Subscribe(
             subscription,
-            None if is_declared else request.queue,
+            queue,
             request.queue_name,
             request.binding,
             context.settings.auto_ack_window if request.mode is AckMode.AUTO else request.prefetch,
             request.arguments,
             is_stream=request.is_stream,
         )
-        context.ask_to_subscribe(operation, request.queue, frame)
+        context.ask_to_subscribe(operation, queue or request.queue, frame)
 
     def unsubscribe(self, frame: Frame) -> None:
         """UNSUBSCRIBE."""

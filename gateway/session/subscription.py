@@ -8,9 +8,10 @@ from typing import ClassVar, Final, NamedTuple
 
 from gateway.amqp import properties as amqp
 from gateway.errors import CodecError
+from gateway.pieces import Body, joined
 from gateway.session import translate
 from gateway.session.delivery_ledger import OUT_OF_ORDER, AckMode, DeliveryLedger
-from gateway.session.destinations import TEMP_QUEUE, DestinationKind, message_destination, parse
+from gateway.session.destinations import TEMP_QUEUE, DestinationKind, kind_of, message_destination, with_slashes
 from gateway.session.traffic import DeliveryCounter, TrafficByDestination, TrafficCounter
 from gateway.stomp.block_cache import BlockCache
 from gateway.stomp.encoder import encode_headers
@@ -104,7 +105,7 @@ class Subscription:
         # ``first_base`` stays; ``base`` grows with each channel that is lost.
         self.base = self.first_base = base
         self.destination = destination
-        self.kind = parse(destination).kind if destination else DestinationKind.TEMP_QUEUE
+        self.kind = kind_of(destination) if destination else DestinationKind.TEMP_QUEUE
         # The name of the queue that it consumes, once the broker has answered.
         self.queue = ""
         # Whether its messages come from a stream, which takes none back: RabbitMQ before 4.0 answers a basic.nack by
@@ -120,7 +121,7 @@ class Subscription:
         self.awaits_queue = False
         self.ledger = self._ledger_type(mode)
         # Where MESSAGE frames go, in pieces. Until ``start`` they collect here.
-        self.output: list[bytes] = []
+        self.output: list[Body] = []
         self._counter: DeliveryCounter | None = None
         self._body_bytes = self._redelivered = 0
         # What is counted by delivery tags: of the channels that were lost. And whether messages go to the client.
@@ -134,11 +135,12 @@ class Subscription:
         self._is_pending = False
         self._notify_above = 0 if mode is AckMode.AUTO else _NEVER
         self._urgent_after = max(1, window // 4)
-        # What MESSAGE begins with, and what stands before the number in message-id and ack; empty without ack.
+        # What MESSAGE begins with, what stands before the number in message-id and ack, which is empty without ack, and
+        # whether topics are shown with slashes.
         named = b"subscription:%b\n" % escape(identifier) if identifier is not None else b""
         delivery = b"%b@@%b@@" % (escape(tag), escape(session))
         ack = b"\nack:" + delivery if shows_ack and mode is not AckMode.AUTO else b""
-        self._prefixes = (_MESSAGE + named, b"message-id:" + delivery, ack)
+        self._prefixes = (_MESSAGE + named, b"message-id:" + delivery, ack, False)
         self._header_cache = BlockCache[tuple[bytes, bytes, bytes]](_MOST_BYTES, _size_of_block)
         # What stands before the number, between the two numbers of a MESSAGE with an ack header, and behind; and what
         # that is for: route, properties, size of the body, redelivered.
@@ -151,6 +153,10 @@ class Subscription:
     def last_number(self) -> int:
         """The number in the message-id of the last delivery."""
         return self.base + self.ledger.last_tag
+
+    def show_slashes(self) -> None:
+        """Write the topics of MESSAGEs with slashes in place of dots."""
+        self._prefixes = (*self._prefixes[:3], True)
 
     @property
     def address(self) -> bytes:
@@ -237,7 +243,7 @@ class Subscription:
         """Let a counter see every message and every settlement."""
         self._counter = self.ledger.counter = counter
 
-    def start(self, output: list[bytes], auto_acks: PendingAutoAcks) -> None:
+    def start(self, output: list[Body], auto_acks: PendingAutoAcks) -> None:
         """Let messages go to the client, first those that arrived before the RECEIPT of its SUBSCRIBE."""
         output += self.output
         self.output = output
@@ -259,7 +265,7 @@ class Subscription:
 
     # Deliveries.
 
-    def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
+    def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: Body) -> None:
         """Encode one delivery as MESSAGE, in pieces that are joined once per batch.
 
         HOT: once per message. What repeats is laid out once: the splitter hands the very same ``route`` and
@@ -344,7 +350,9 @@ class Subscription:
         """The parts of MESSAGE that do not change: before the number, before the ack's number, and after that."""
         split = route[0] + 1
         destination = message_destination(route[1:split], route[split + 1 :])
-        start, message_id, ack = self._prefixes
+        start, message_id, ack, shows_slashes = self._prefixes
+        if shows_slashes:
+            destination = with_slashes(destination)
         before = b"%bdestination:%b\n%b" % (start, escape(destination), message_id)
         if self.is_stream is not False:
             self._follow_stream(properties)
@@ -362,7 +370,7 @@ class Subscription:
             # Messages of a stream are not cached, because each has another offset among its properties.
             self.next_offset = offset + 1
 
-    def drop_for_requeue(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
+    def drop_for_requeue(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: Body) -> None:
         """Take a delivery for a client that is too slow, and keep nothing but its tag.
 
         It stands in for ``deliver`` until the client has caught up; then ``DeliveryLedger.requeue_dropped`` gives the
@@ -406,7 +414,7 @@ def _stream_offset(properties: bytes) -> int | None:
     return next((value for name, value in headers if name == _STREAM_OFFSET and isinstance(value, int)), None)
 
 
-def split_frames(pieces: list[bytes]) -> list[bytes]:
+def split_frames(pieces: list[Body]) -> list[bytes]:
     """Join the pieces of a session's output to frames, for WebSocket, which carries each frame as a message.
 
     A body may hold anything, so the end of a frame cannot be found in its bytes. The pieces tell: ``deliver`` puts out
@@ -418,9 +426,9 @@ def split_frames(pieces: list[bytes]) -> list[bytes]:
     begin, count = 0, len(pieces)
     while begin < count:
         end = begin + 1
-        if pieces[begin].startswith(_MESSAGE):
-            end = begin + (_PIECES if pieces[begin + 2].endswith(_BLANK_LINE) else _PIECES_WITH_ACK)
-        frames.append(b"".join(pieces[begin:end]))
+        if pieces[begin].startswith(_MESSAGE):  # type: ignore[union-attr]  # only a body is in pieces
+            end = begin + (_PIECES if pieces[begin + 2].endswith(_BLANK_LINE) else _PIECES_WITH_ACK)  # type: ignore[union-attr]
+        frames.append(joined(pieces[begin:end]))
         begin = end
     return frames
 
@@ -474,7 +482,7 @@ class Subscriptions:
 
     __slots__ = ("_by_tag", "_output", "_to_settle", "auto_acks", "base", "past", "temp_queues")
 
-    def __init__(self, output: list[bytes]) -> None:
+    def __init__(self, output: list[Body]) -> None:
         self._output = output
         self._by_tag: dict[bytes, Subscription] = {}
         # The highest number in a message-id of a subscription that has ended.

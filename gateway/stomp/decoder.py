@@ -6,7 +6,7 @@ together with what is known about it, so that no byte is searched twice however 
 
 * the header lines so far were read one by one (a bad line is an error at once, not at the end of the frame);
 * without a content-length, only the new bytes are searched for the NUL;
-* with one, nothing is searched at all: the rest of the body is kept as it comes, and joined once.
+* with one, nothing is searched at all: the rest of the body is kept as it comes, in pieces if it is large.
 
 Speed. A producer repeats its header block, so SEND blocks are looked up by their own bytes in two bounded tables: the
 block without the value of ``receipt`` (messages of one size), and, failing that, without the value of
@@ -23,9 +23,19 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from gateway.errors import FrameError, TlsHandshakeError
+from gateway.errors import FrameError, HttpRequestError, TlsHandshakeError
+from gateway.pieces import Piece, body_of, part_of
 from gateway.stomp.block_cache import BlockCache
-from gateway.stomp.frame import ACK_ID, CONTENT_LENGTH, RECEIPT, AckFrame, Frame, HeaderBlock, ReceiptAndBody
+from gateway.stomp.frame import (
+    ACK_ID,
+    CONTENT_LENGTH,
+    RECEIPT,
+    AckFrame,
+    Frame,
+    HeaderBlock,
+    OversizedFrame,
+    ReceiptAndBody,
+)
 from gateway.stomp.headers import printable, read_integer, split_line
 
 # Between frames any number of NUL, LF and CR LF may stand: heart-beats, and the line's end that may follow a frame.
@@ -38,6 +48,8 @@ _FIRST_OF_SEND: Final = ord("S")
 _FIRST_OF_ACK: Final = ord("A")
 # What a TLS handshake begins with (RFC 8446, 5.1). No command does.
 _FIRST_OF_TLS: Final = 0x16
+# The first line of an HTTP request (RFC 9112, 3). No command has a space.
+_HTTP_REQUEST: Final = re.compile(rb"[!-~]+ [!-~]+ HTTP/\d\.\d")
 
 # Header blocks are cached for each connection, none larger than this: enough for a producer that sends to a thousand
 # destinations in turn. Of what is cut out of the first of its kind, which stays with it, so much may be kept.
@@ -72,12 +84,16 @@ class FrameLimits:
     ``frame`` bounds a whole frame, ``headers`` the distinct headers in it, ``header`` each name and each value, and
     ``lines`` its header lines, those that repeat a name included: each costs as much time as a distinct one. They may
     be raised between frames: a client that has logged in is trusted with more.
+
+    With ``skips_bodies`` a SEND whose body is too large is no error: it is read to its end and handed out as an
+    `OversizedFrame`, without the body.
     """
 
     frame: int = 4 * 1024 * 1024
     headers: int = 100
     header: int = 100 * 1024
     lines: int = 1000
+    skips_bodies: bool = False
 
 
 class _Head(NamedTuple):
@@ -121,10 +137,10 @@ class _PartialBody:
 
     __slots__ = ("_frame", "_missing", "_pieces", "_position", "_rest", "size")
 
-    def __init__(self, frame: Frame, size: int, piece: bytes, missing: int) -> None:
+    def __init__(self, frame: Frame, size: int, piece: Piece, missing: int) -> None:
         self.size = size
         self._frame = frame
-        self._pieces = [piece]
+        self._pieces: list[Piece] = [piece]
         self._missing = missing
         # What came with the end of the frame, the NUL first, and where that is.
         self._rest = b""
@@ -138,14 +154,15 @@ class _PartialBody:
             self._rest += data
         elif len(data) < missing:
             self._missing = missing - len(data)
-            if len(pieces[-1]) < _LEAST_PIECE:
-                pieces[-1] += data
+            last = pieces[-1]
+            if isinstance(last, bytes) and len(last) < _LEAST_PIECE:
+                pieces[-1] = last + data
             else:
                 pieces.append(data)
         else:
             self._missing = 0
-            self._frame.body = b"".join((*pieces, memoryview(data)[: missing - 1]))
-            pieces.clear()
+            pieces.append(part_of(data, 0, missing - 1))
+            self._frame.body = body_of(pieces)
             self._rest, self._position = data, missing - 1
 
     @property
@@ -161,6 +178,30 @@ class _PartialBody:
     def take(self) -> tuple[Frame, bytes, int] | None:
         """The frame once it is complete, and where in which bytes its NUL should be."""
         return None if self._missing else (self._frame, self._rest, self._position)
+
+
+class _SkippedBody(_PartialBody):
+    """The rest of a SEND that is too large, of which nothing is kept. ``missing`` is None if a NUL ends the body."""
+
+    __slots__ = ("_ends_with_nul",)
+
+    def __init__(self, frame: Frame, missing: int | None) -> None:
+        super().__init__(frame, 1, b"", missing or 1)
+        self._ends_with_nul = missing is None
+
+    def feed(self, data: bytes) -> None:
+        """Take what one read gave."""
+        if not self._missing:
+            self._rest += data
+        elif self._ends_with_nul:
+            end = data.find(b"\0")
+            if end >= 0:
+                self._missing, self._rest, self._position = 0, data, end
+        elif len(data) < self._missing:
+            self._missing -= len(data)
+        else:
+            self._rest, self._position, self._missing = data, self._missing - 1, 0
+        self.size = 1 + len(self._rest)
 
 
 class Decoder:
@@ -229,7 +270,7 @@ class Decoder:
         if self._is_complete(partial):
             self._chunk, self._position, self._head, self._partial = bytes(partial.buffer), 0, partial.head, None
         elif len(partial.buffer) > self.limits.frame:
-            raise self._too_large()
+            self._partial = _SkippedBody(self._oversized(partial.head), None)
 
     def next_frame(self) -> Frame | None:  # noqa: PLR0911 - hot: in one piece, since every call costs
         """Hand out the next complete frame; None when more bytes are needed.
@@ -441,7 +482,7 @@ class Decoder:
         length = _content_length(header_block.command, header_block.headers)
         stop = chunk.find(b"\0", body) if length is None else body + length
         if stop - start >= self.limits.frame:
-            raise self._too_large()
+            return self._skip_body(self._oversized(head), stop)
         if length is None and not 0 <= stop < len(chunk):
             self._keep_partial(start, head)
             return None
@@ -509,7 +550,31 @@ class Decoder:
             self._block_read(partial, head)
         self._is_complete(partial)  # it is not; this notes what has arrived
         if len(rest) > self.limits.frame:
+            self._partial = _SkippedBody(self._oversized(partial.head), None)
+
+    def _skip_body(self, frame: OversizedFrame, stop: int) -> Frame | None:
+        """Read on after the body, which is to end at ``stop``; the frame if it has arrived."""
+        chunk = self._chunk
+        if stop >= len(chunk):
+            self._partial = _SkippedBody(frame, stop + 1 - len(chunk))
+            self._chunk, self._position, self._head = b"", 0, None
+            return None
+        if chunk[stop]:
+            raise _no_nul()
+        self._position = stop + 1
+        return frame
+
+    def _oversized(self, head: _Head | None) -> OversizedFrame:
+        """What is handed out for a SEND that is too large.
+
+        Raises:
+            FrameError: such a SEND is an error, or the frame is not a SEND, or its headers are too large.
+        """
+        if head is None or not self.limits.skips_bodies or head.header_block.command != b"SEND":
             raise self._too_large()
+        headers = head.header_block.headers
+        # Another header block: what is cached on the one that is repeated would publish the frame.
+        return OversizedFrame(HeaderBlock(b"SEND", headers), b"", headers.get(RECEIPT))
 
     def _unfinished(self, frame: Frame, start: int, body: int, stop: int) -> Frame | None:
         """Keep a frame whose header block is known and whose body has not arrived; any other takes the slow path."""
@@ -521,7 +586,8 @@ class Decoder:
     def _await_body(self, frame: Frame, start: int, body: int, stop: int) -> None:
         """Keep a frame that begins at ``start`` until its body has arrived, which is to end at ``stop``."""
         chunk = self._chunk
-        self._partial = _PartialBody(frame, len(chunk) - start, chunk[body:], stop + 1 - len(chunk))
+        piece = part_of(chunk, body, len(chunk))
+        self._partial = _PartialBody(frame, len(chunk) - start, piece, stop + 1 - len(chunk))
         self._chunk, self._position, self._head = b"", 0, None
 
     def _take_whole(self, partial: _PartialFrame | _PartialBody) -> Frame | None:
@@ -576,7 +642,7 @@ class Decoder:
         if length is not None:
             partial.has_length = True
             if head.body + length >= self.limits.frame:
-                raise self._too_large()
+                self._oversized(head)  # an error, or else it is skipped once the frame is looked at
         partial.head = head
         partial.searched = head.body
 
@@ -618,6 +684,8 @@ def _command(line: bytes) -> bytes:
         line = line[:-1]
     if b"\r" in line:
         raise FrameError("a carriage return that is not followed by a line feed in a command")
+    if b" HTTP/" in line and _HTTP_REQUEST.fullmatch(line):
+        raise HttpRequestError("HTTP is not spoken on this port")
     return line
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.pieces import Body
 from gateway.stomp.headers import printable
 
 CLIENT_COMMANDS: Final = (
@@ -32,7 +33,7 @@ CONTENT_LENGTH: Final = b"content-length"
 ACK_ID: Final = b"id"
 
 
-ReceiptAndBody = tuple[bytes | None, bytes]
+ReceiptAndBody = tuple[bytes | None, Body]
 """What differs between SENDs that are alike: the value of the receipt header, None without one, and the body."""
 
 
@@ -65,7 +66,7 @@ class Frame:
     __slots__ = ("body", "header_block", "length", "receipt")
 
     def __init__(
-        self, header_block: HeaderBlock, body: bytes = b"", receipt: bytes | None = None, length: bytes | None = None
+        self, header_block: HeaderBlock, body: Body = b"", receipt: bytes | None = None, length: bytes | None = None
     ) -> None:
         self.header_block = header_block
         self.body = body
@@ -114,3 +115,9 @@ class AckFrame(Frame):
         if self.receipt is not None:
             headers[RECEIPT] = self.receipt
         return headers
+
+
+class OversizedFrame(Frame):
+    """A SEND that is larger than a frame may be, without its body."""
+
+    __slots__ = ()

@@ -16,7 +16,7 @@ from deploy.local.errors import LocalError
 from tests.bench.wire import NotMeasurableError, RowError
 
 _Result = TypeVar("_Result")
-_EXPIRES = 15 * 60 * 1000
+EXPIRES = 15 * 60 * 1000
 """Milliseconds after which the broker drops an unused queue of the benchmark, should the benchmark itself be killed."""
 _COLLECT = "lists:foreach(fun erlang:garbage_collect/1, erlang:processes())"
 _ALLOCATED = f"{_COLLECT}, {_COLLECT}, M = erlang:memory(), [proplists:get_value(K, M) || K <- [total, binary]]."
@@ -51,7 +51,7 @@ class Broker:
         """Create queues again: durable and empty. The broker deletes them later if this run is killed."""
 
         async def remake(channel: AbstractChannel) -> None:
-            arguments: dict[str, int | str] = {"x-expires": _EXPIRES}
+            arguments: dict[str, int | str] = {"x-expires": EXPIRES}
             for queue in queues:
                 await channel.queue_delete(queue)
                 await channel.declare_queue(queue, durable=True, arguments=dict(arguments))

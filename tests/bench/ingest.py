@@ -34,6 +34,9 @@ T = TypeVar("T")
 
 _START = 1_795_219_200_000_000
 _DAY = 86_400_000_000
+_PARTS = ("batch", "cores", "history", "journals")
+_SEGMENTS = 1000
+"""Of the part `journals`."""
 _MESSAGE = (
     '{{"e":"send","t":{t},"q":{q},{head},"m":{m},"b":{b},"hn":4,"p":true,"rc":true}}\n'
     '{{"e":"conf","t":{t1},"q":{q1},{head},"m":{m},"l":{l1}}}\n'
@@ -42,7 +45,7 @@ _MESSAGE = (
 )
 
 
-def make_journal(directory: Path, events: int, *, per_segment: int = 340_000, number: int = 0) -> int:
+def make_journal(directory: Path, events: int, *, per_segment: int = 340_000, number: int = 0, node: int = 1) -> int:
     """A day of one busy gateway at level message: 400 destinations, 40 users, four events to a message.
 
     Args:
@@ -50,11 +53,12 @@ def make_journal(directory: Path, events: int, *, per_segment: int = 340_000, nu
         events: how many, about.
         per_segment: lines to a segment.
         number: of the day, from 0; each is a boot of its own.
+        node: its number; each has boots of its own.
 
     Returns:
         How many lines there are.
     """
-    chance = random.Random(number + 1)  # noqa: S311 - repeatable is what it must be
+    chance = random.Random(number + 1_000_003 * (node - 1) + 1)  # noqa: S311 - repeatable is what it must be
     boot = f"{chance.getrandbits(64):016x}"
     start = _START + number * _DAY
     day = directory / f"d={datetime.fromtimestamp(start / 1e6, UTC):%Y-%m-%d}"
@@ -64,14 +68,14 @@ def make_journal(directory: Path, events: int, *, per_segment: int = 340_000, nu
     while m < messages:
         t = start + m * step
         lines = [
-            f'{{"e":"open","t":{t},"q":{q},"v":1,"node":"node1","boot":"{boot}","pid":4711,"impl":"gateway",'
+            f'{{"e":"open","t":{t},"q":{q},"v":1,"node":"node{node}","boot":"{boot}","pid":4711,"impl":"gateway",'
             f'"gw":"0.1.0","seg":{segment}}}\n'
         ]
         q += 1
         for m in range(m + 1, min(messages, m + per_segment // 4) + 1):  # noqa: B020 - counts on
             lines.append(_message(chance, m, q, start + m * step))
             q += 4
-        (day / f"gateway-node1-{boot}-4711-{segment:06d}.v1.jsonl").write_text("".join(lines))
+        (day / f"gateway-node{node}-{boot}-4711-{segment:06d}.v1.jsonl").write_text("".join(lines))
         segment += 1
     return q
 
@@ -107,9 +111,9 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=2_000_000, metavar="N", help="lines of the journal (2000000)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="warm batches to choose the best of (3)")
     parser.add_argument("--master", default="local[2]", help="Spark's master (local[2])")
-    parser.add_argument("--part", choices=("batch", "cores", "history"), help="measure only this (all)")
+    parser.add_argument("--part", choices=_PARTS, help="measure only this (all)")
     options = parser.parse_args()
-    parts = (options.part,) if options.part else ("batch", "cores", "history")
+    parts = (options.part,) if options.part else _PARTS
     with tempfile.TemporaryDirectory(prefix="stomp-gateway-bench-") as place:
         base = Path(place)
         lines = make_journal(base / "journal", options.events)
@@ -118,20 +122,24 @@ def main() -> int:
         print(f"{'':<52} {'wall s':>8} {'CPU s':>8} {'events/s':>12} {'per CPU-s':>12}")
         if "batch" in parts:
             for what in (_WHOLE, _COLD):
-                _show([_alone(_start_to_end, base, lines, options.master, what)])
-            _show(_alone(_warm_batches, base, lines, options.rounds, options.master))
-            _show([min((_timed(_DUCK, lines, lambda: _duckdb(base / "journal")) for _ in range(3)), key=_wall)])
+                _show([alone(_start_to_end, base, lines, options.master, what)])
+            _show(alone(_warm_batches, base, lines, options.rounds, options.master))
+            _show([min((timed(_DUCK, lines, lambda: _duckdb(base / "journal")) for _ in range(3)), key=_wall)])
         if "cores" in parts:
             for cores in (1, 2):
-                best = _alone(_warm_batches, base, lines, options.rounds, f"local[{cores}]")[0]
+                best = alone(_warm_batches, base, lines, options.rounds, f"local[{cores}]")[0]
                 _show([replace(best, what=f"one batch, warm, {cores} core{'s'[: cores > 1]}")])
         if "history" in parts:
             for days in (1, 30):
-                _show([_alone(_next_day, base / f"days{days}", max(40, lines // 100), options.master, days)])
+                _show([alone(_next_day, base / f"days{days}", max(40, lines // 100), options.master, days)])
+        if "journals" in parts:
+            made = max(_SEGMENTS * 4, options.events // 10)
+            for count in (1, 10, 100, _SEGMENTS):
+                _show([alone(_many_journals, base / f"journals{count}", made, options.master, count)])
     return 0
 
 
-def _alone(work: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> T:
+def alone(work: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> T:
     """Measure in a process of its own: all sessions of a process share one Java, with the options of its start."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(work, *arguments, **more).result()
@@ -157,7 +165,7 @@ def _start_to_end(base: Path, lines: int, master: str, what: str) -> Cost:
         tables.refresh = lambda *_, **__: 0
     lake = base / what.replace(" ", "-")
     options = IngestOptions([str(base / "journal")], str(lake), spark=_spark(master))
-    return _timed(what, lines, lambda: ingest(options, Progress(sys.stderr)))
+    return timed(what, lines, lambda: ingest(options, Progress(sys.stderr)))
 
 
 def _warm_batches(base: Path, lines: int, rounds: int, master: str) -> list[Cost]:
@@ -182,7 +190,26 @@ def _next_day(base: Path, lines: int, master: str, days: int) -> Cost:
         ingest(options, Progress(sys.stderr), session)
         made = make_journal(base / "journal", lines, number=days)
         what = f"one more day and its tables, warm, in a lake of {days}"
-        return _timed(what, made, lambda: ingest(options, Progress(sys.stderr), session))
+        return timed(what, made, lambda: ingest(options, Progress(sys.stderr), session))
+
+
+def _many_journals(base: Path, lines: int, master: str, count: int) -> Cost:
+    """The same lines in the same number of small segments, of one gateway or of many."""
+    from gateway.pipeline.ingest import IngestOptions, ingest  # noqa: PLC0415
+    from gateway.pipeline.progress import Progress  # noqa: PLC0415
+    from gateway.pipeline.spark_session import spark_session  # noqa: PLC0415
+
+    make_journal(base / "warm", lines // 10)
+    made = sum(
+        make_journal(base / f"gateway{node}", lines // count, per_segment=max(4, lines // _SEGMENTS), node=node)
+        for node in range(1, count + 1)
+    )
+    with spark_session(_spark(master)) as session:
+        ingest(IngestOptions([str(base / "warm")], str(base / "warm-lake")), Progress(sys.stderr), session)
+        journals = [str(base / f"gateway{node}") for node in range(1, count + 1)]
+        options = IngestOptions(journals, str(base / "lake"))
+        what = f"{_SEGMENTS:,} small segments and their tables, {count:,} journal{'s'[: count != 1]}"
+        return timed(what, made, lambda: ingest(options, Progress(sys.stderr), session))
 
 
 def _spark(master: str) -> SparkOptions:
@@ -196,21 +223,19 @@ def _wall(cost: Cost) -> float:
 
 
 def _warm(spark: SparkSession, base: Path, lines: int) -> tuple[Cost, Cost]:
-    from gateway.pipeline.batches import OfferedSegment, add_lines, lines_of_segments  # noqa: PLC0415
-    from gateway.pipeline.journal_segments import lines_of  # noqa: PLC0415
+    from gateway.pipeline.batches import add_segments, lines_of  # noqa: PLC0415
     from gateway.pipeline.lake import Lake  # noqa: PLC0415
     from gateway.pipeline.spark_tables import computed, write_files  # noqa: PLC0415
+    from gateway.pipeline.stored_segments import stored_segments  # noqa: PLC0415
 
     lake = Lake(base / f"warm{time.monotonic_ns()}")
-    frame = lines_of(spark.read.option("lineSep", "\n").text(str(base / "journal" / "d=*")))
-    offered = frame.groupBy("path", "file", "bytes").count().collect()
+    segments = list(stored_segments(base / "journal"))
 
     def make_events() -> None:
-        named = lines_of_segments(frame, [OfferedSegment(*row) for row in offered])
-        write_files(computed("events", lines=named), lake, "events", "bench")
+        write_files(computed("events", lines=lines_of(spark, segments)), lake, "events", "bench")
 
-    events = _timed(_EVENTS, lines, make_events)
-    return _timed(_WARM, lines, lambda: add_lines(lake, frame)), events
+    events = timed(_EVENTS, lines, make_events)
+    return timed(_WARM, lines, lambda: add_segments(spark, lake, segments)), events
 
 
 def _duckdb(journal: Path) -> None:
@@ -230,7 +255,7 @@ def _duckdb(journal: Path) -> None:
         """)  # noqa: S608 - our own directory
 
 
-def _timed(what: str, lines: int, work: Callable[[], object]) -> Cost:
+def timed(what: str, lines: int, work: Callable[[], object]) -> Cost:
     before, began = _cpu(), time.monotonic()
     work()
     return Cost(what, time.monotonic() - began, _cpu() - before, lines)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
+from tests.bench.broker import EXPIRES
 from tests.bench.environment import LIMIT, Environment, Sample, Side, Stopwatch, await_quiet
 from tests.bench.wire import PATIENCE, NotMeasurableError, RowError, Wire, pump
 
@@ -32,6 +33,22 @@ def measure_subscribe(environment: Environment, side: Side, count: int) -> Sampl
         with Stopwatch(environment, side) as watch:
             for number in range(count):
                 wire.subscribe(f"/topic/{environment.prefix}.subscribe.{number}", number)
+    return watch.rate(count)
+
+
+def measure_first_sends(environment: Environment, side: Side, count: int) -> Sample:
+    """The first SEND of a session to each of many queues that exist: it declares them; ends at the last receipt."""
+    if side.name == LIMIT:
+        raise NotMeasurableError("a publish of AMQP declares no queue")
+    with environment.queues("first_sends", count) as queues, side.open() as wire:
+        heads = [f"SEND\ndestination:/queue/{queue}\nx-expires:{EXPIRES}\n" for queue in queues]
+        wire.load("".join([*(f"{head}\n\0" for head in heads[:-1]), f"{heads[-1]}receipt:last\n\n\0"]).encode())
+        await_quiet(environment)
+        with Stopwatch(environment, side) as watch:
+            pump({wire: 1}, nap=environment.nap)
+        wire.require_last_receipt()
+        for queue in queues:
+            environment.broker.require_depth(queue, 1)
     return watch.rate(count)
 
 

@@ -42,6 +42,8 @@ def environment(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def test_a_row_is_measured_and_proves_that_nothing_was_lost(row: Row, side: str, environment: Environment) -> None:
     if row.name in BY_TRANSPORT and side != GATEWAY:
         pytest.skip("this broker has one port for STOMP, and the limit speaks no STOMP")
+    if row.name == "first_sends" and side == LIMIT:
+        pytest.skip("a publish of AMQP declares no queue")
     sample = MEASURES[row.name](environment, environment.sides[side], COUNT)
 
     assert sample.value > 0

@@ -13,10 +13,11 @@ from deploy.local.broker import Broker
 from deploy.local.given import GivenBroker
 from gateway.errors import ExitCode
 from gateway.parity import AmqpBroker
+from gateway.session.context import Hold
 from tests.support.admin import AdminClient
 from tests.support.brokers import until_queue_gone
 from tests.support.deadline import until, within
-from tests.support.gateway import ROOT, GatewayProcess, configuration, gateway_process
+from tests.support.gateway import ROOT, GatewayProcess, configuration, gateway_here, gateway_process, parsed
 from tests.support.stomp_client import StompClient, encoded
 
 pytestmark = pytest.mark.system
@@ -89,6 +90,42 @@ async def test_a_publisher_waits_and_consumers_go_on(
         assert {(await sender.expect("RECEIPT"))["receipt-id"] for _ in range(2)} == {"after the alarm", "later still"}
         assert await amqp.count(queue) == 2
         await sender.disconnect()
+
+
+async def test_sends_are_refused_during_an_alarm_if_they_are_held_only_for_so_long(
+    control: Broker, queue: str, alarm: Alarm
+) -> None:
+    config = parsed(control.amqp_url, {"hold_sends_for": "500ms"})
+    destination = f"/queue/{queue}"
+    async with gateway_here(config) as gateway, StompClient.logged_in(gateway.addresses[0]) as sender, within(60):
+        await sender.ask("SEND", b"before", destination=destination)
+        await alarm.set()
+        [client] = gateway.clients
+        sent: list[str] = []
+
+        def send() -> None:
+            sent.append(str(len(sent)))
+            sender.write("SEND", sent[-1].encode(), destination=destination, receipt=sent[-1])
+
+        async def holds() -> set[Hold]:
+            # RabbitMQ says that it takes none when the first one comes, and the client is held after the next.
+            if not client.session.holds:
+                send()
+            return set(client.session.holds)
+
+        await until(holds, lambda found: found == {Hold.BROKER_BLOCKED})
+        send()
+        answers = {}
+        while sent[-1] not in answers:
+            answer = await sender.expect("ERROR", message="Upstream unavailable")
+            answers[answer["receipt-id"]] = answer
+        await alarm.clear()
+        taken = [each for each in sent if each not in answers]
+        assert {(await sender.expect("RECEIPT"))["receipt-id"] for _ in taken} == {*taken}
+        await sender.ask("SEND", b"after", destination=destination)
+        await sender.ask("SUBSCRIBE", id="a", destination=destination)
+        for body in (b"before", *map(str.encode, taken), b"after"):
+            await sender.expect("MESSAGE", body)
 
 
 async def test_a_session_that_sends_and_subscribes_still_acknowledges(

@@ -59,7 +59,9 @@ async def test_every_event_is_written_or_counted(broker_url: str, small_disk: Pa
         process.terminate()
         assert await process.exit_code(30) == ExitCode.OK
     lines = [
-        json.loads(line) for path in sorted(directory.glob(f"d=*/{PATTERN}")) for line in path.read_bytes().splitlines()
+        json.loads(line)
+        for path in sorted(directory.glob(f"d*=*/{PATTERN}"))
+        for line in path.read_bytes().splitlines()
     ]
     assert [line["q"] for line in lines] == list(range(len(lines)))
     # Each message has two lines, since it is published with a confirm.

@@ -9,6 +9,7 @@ from gateway.amqp import properties
 from gateway.amqp.codec import FRAME_HEADER, FRAME_OVERHEAD
 from gateway.amqp.splitter import Return, Sink, Splitter
 from gateway.errors import CodecError
+from gateway.pieces import Body
 from gateway.session import translate
 from gateway.session.context import State
 from gateway.session.session import Session
@@ -81,8 +82,8 @@ def _split(pieces: Iterable[bytes]) -> _Seen:
 
 
 def _sink(channel: int, events: list[object]) -> Sink:
-    def deliver(tag: int, redelivered: bool, route: bytes, property_list: bytes, body: bytes) -> None:
-        events.append(("deliver", channel, tag, redelivered, route, property_list, body))
+    def deliver(tag: int, redelivered: bool, route: bytes, property_list: bytes, body: Body) -> None:
+        events.append(("deliver", channel, tag, redelivered, route, property_list, bytes(body)))
 
     def confirm(sequence: int, multiple: bool, accepted: bool) -> None:
         events.append(("confirm", channel, sequence, multiple, accepted))
@@ -154,7 +155,7 @@ def check_broker(data: bytes) -> None:
     session.run(decoder)
     session.take_settlements()
     demand(session.state in (State.CONNECTED, State.CLOSED), "a session goes on or ends")
-    receipts = [each for each in session.output if each.startswith(b"RECEIPT")]
+    receipts = [each for each in map(bytes, session.output) if each.startswith(b"RECEIPT")]
     demand(len(receipts) <= _SENDS and len(set(receipts)) == len(receipts), "a receipt comes once")
     demand(session.confirms.unconfirmed_bytes == len(session.confirms), "what is unconfirmed is counted")
     demand(subscription.stats.delivered >= 0, "nobody counts backwards")

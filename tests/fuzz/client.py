@@ -7,6 +7,7 @@ from typing import Final
 
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.errors import CloseReason, FrameError
+from gateway.pieces import joined
 from gateway.session import ops
 from gateway.session.connect import ClientFacts
 from gateway.session.context import READING, Hold, State
@@ -24,7 +25,12 @@ _CACHED_BLOCKS: Final = 2000
 _CACHED_HEADERS: Final = 1000
 
 # A session ends so without an ERROR.
-_QUIET_ENDS: Final = (CloseReason.DISCONNECT, CloseReason.CLIENT_GONE, CloseReason.TLS_ON_PLAIN_PORT)
+_QUIET_ENDS: Final = (
+    CloseReason.DISCONNECT,
+    CloseReason.CLIENT_GONE,
+    CloseReason.TLS_ON_PLAIN_PORT,
+    CloseReason.HTTP_ON_STOMP_PORT,
+)
 
 
 class Client:
@@ -109,7 +115,7 @@ class Client:
         self.bridge.write()
         self._check_ledgers()
         busy = bool(session.output)
-        self._hearing.hear(b"".join(session.output))
+        self._hearing.hear(joined(session.output))
         session.output.clear()
         session.take_errors()
         if session.has_auto_acks and session.client_writable and (settles or session.auto_acks.is_urgent):

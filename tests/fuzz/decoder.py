@@ -89,4 +89,4 @@ def _found(frame: Frame, limits: FrameLimits) -> Found:
     longest = max((len(each) for pair in headers.items() for each in pair), default=0)
     demand(longest <= limits.header, "no header is longer than it may be")
     demand(len(frame.body) < limits.frame, "no body is longer than a frame may be")
-    return frame.command, tuple(headers.items()), frame.body, frame.receipt
+    return frame.command, tuple(headers.items()), bytes(frame.body), frame.receipt

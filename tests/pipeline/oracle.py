@@ -183,6 +183,39 @@ from (select d, hour, impl, vhost, login, destination, whole(sum(n)) as delivere
     from by_hour where event = 'deliver' group by all)
 where redelivered > 0;
 
+create macro covers(pattern, name) as pattern = name or (regexp_matches(pattern, '^/(topic|exchange)/.*[*#]') and regexp_full_match(
+    name, replace(replace(replace(replace(replace(pattern, '.', '[.]'), '*', '[^.]+'), '[.]#', '([.].*)?'), '#[.]', '(.*[.])?'), '#', '.*')));
+
+create table flows_hour as
+with sent as (
+    select d, hour, impl, vhost, login as sender, destination, sum(n) as n, sum(bytes) as bytes from by_hour
+    where event = 'send' and destination is not null group by all having sum(n) > 0),
+got as (
+    select d, hour, impl, vhost, login as receiver, sub_name, destination as subscribed,
+        coalesce(sum(n) filter (event = 'deliver'), 0) as n, sum(bytes) as bytes,
+        list({'b': bucket, 'n': n}) filter (event = 'queue' and bucket is not null) as waits
+    from by_hour where event in ('deliver', 'queue') and destination is not null group by all),
+timed as (
+    select * exclude (waits), list_aggregate([w.n for w in waits], 'sum') as many, list_sort(list_distinct([w.b for w in waits])) as buckets, waits
+    from got),
+judged as (
+    select * exclude (many, buckets, waits),
+        upper_end([b for b in buckets if list_aggregate([w.n for w in waits if w.b <= b], 'sum') >= rank(0.5, many)][1]) as p50_us,
+        upper_end([b for b in buckets if list_aggregate([w.n for w in waits if w.b <= b], 'sum') >= rank(0.99, many)][1]) as p99_us
+    from timed),
+pairs as (
+    select g.*, s.sender, s.destination, s.n / sum(s.n) over (partition by g.d, g.hour, g.impl, g.vhost, g.receiver, g.sub_name, g.subscribed) as part
+    from judged g left join sent s on (s.d, s.hour, s.impl) = (g.d, g.hour, g.impl) and s.vhost is not distinct from g.vhost
+        and covers(g.subscribed, s.destination))
+select d, hour, impl, vhost, sender, coalesce(destination, subscribed) as destination, subscribed, receiver, sub_name,
+    n * coalesce(part, 1) as messages, bytes * coalesce(part, 1) as bytes, p50_us, p99_us
+from pairs
+union all
+select s.d, s.hour, s.impl, s.vhost, s.sender, s.destination, null, null, null, s.n, s.bytes, null, null
+from sent s where not exists (
+    select 1 from got g where (s.d, s.hour, s.impl) = (g.d, g.hour, g.impl) and s.vhost is not distinct from g.vhost
+        and covers(g.subscribed, s.destination));
+
 create table unacked_hotspots as
 with acks as (
     select d, impl, vhost, login, destination, bucket, sum(n) as n from rollup_10s

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from pyspark.sql import SparkSession
 
 from gateway.errors import PipelineError
 from gateway.pipeline.batches import commit_planned
@@ -31,7 +29,7 @@ def test_lost_files_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ta
     rows[table] = 0 if lost == "all" else rows[table] - 1
     _leave(rows, monkeypatch)
     with pytest.raises(PipelineError, match=rf"files of batch 0 in .*/{table}/data/made-0 are missing: they have"):
-        commit_planned(cast(SparkSession, None), maker.lake)
+        commit_planned(maker.lake)
     assert maker.lake.last_batch(table) == -1
 
 
@@ -50,9 +48,9 @@ def test_a_batch_of_an_earlier_release_did_not_say_how_long_its_roll_up_is(
     write_deltalake(table, plan, mode="overwrite", schema_mode="overwrite", partition_by=partitions_of("segments"))
     _leave(rows | {"rollup_10s": 0}, monkeypatch)
     with pytest.raises(PipelineError, match=r"/rollup_10s/data/made-0 are missing: they have 0 rows\. Restore"):
-        commit_planned(cast(SparkSession, None), maker.lake)
+        commit_planned(maker.lake)
     _leave(rows, monkeypatch)
-    commit_planned(cast(SparkSession, None), maker.lake)
+    commit_planned(maker.lake)
     assert maker.lake.applied() == 0
 
 
@@ -65,10 +63,9 @@ def _planned(lake: Lake) -> dict[str, int]:
 def _leave(rows: Mapping[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each table have files with that many rows."""
 
-    def left(*_: object) -> dict[str, list[DataFile]]:
-        return {
-            name: [DataFile("x", 1, 1, number, dict.fromkeys(partitions_of(name), "2026-11-21"))]
-            for name, number in rows.items() if number
-        }  # fmt: skip
+    def left(_: Lake, table: str, directory: str) -> list[DataFile]:
+        assert directory == "made-0"
+        partition = dict.fromkeys(partitions_of(table), "2026-11-21")
+        return [DataFile("x", 1, 1, rows[table], partition)] if rows[table] else []
 
-    monkeypatch.setattr("gateway.pipeline.batches.list_files", left)
+    monkeypatch.setattr(Lake, "written_files", left)

@@ -100,7 +100,7 @@ def _written(base: Path) -> Stored:
 
 
 def _marks(base: Path) -> int:
-    return len(list(base.glob(f"*/d=*/.*{SHIPPED_SUFFIX}")))
+    return len(list(base.glob(f"*/d*=*/.*{SHIPPED_SUFFIX}")))
 
 
 def _collect(amqp_url: str, stream: str, there: Path) -> int:

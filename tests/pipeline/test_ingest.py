@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
+import pyarrow as pa
 import pytest
 
-from gateway.errors import ExitCode, PipelineError, UsageError
+from gateway.errors import ExitCode, PipelineError
+from gateway.pipeline.check import check
 from gateway.pipeline.lake import Lake
 from gateway.pipeline.table_schemas import BATCH_TABLES
 from tests.support.journals import DAY, START, JournalMaker, write_segment
@@ -98,38 +100,21 @@ def test_several_journals_and_the_same_segment_in_two_of_them(spark: SparkSessio
     third = tmp_path / "three"
     old = JournalMaker(third, seed=3).write(50).segments[0]
     os.utime(old, (1_000_000_000, 1_000_000_000))
-    run(spark, tmp_path, first, second, third)  # another checkpoint, which offers all segments again
+    run(spark, tmp_path, first, second, third)
     assert_every_line_once(tmp_path, first, second, third)
 
 
 @pytest.mark.usefixtures("no_tables")
-def test_a_lost_checkpoint_and_a_journal_that_has_moved_do_no_harm(spark: SparkSession, tmp_path: Path) -> None:
-    JournalMaker(tmp_path / "journal").write(50)
-    run(spark, tmp_path)
-    shutil.rmtree(tmp_path / "lake" / "_checkpoint")
-    (tmp_path / "journal").rename(tmp_path / "moved")
-    JournalMaker(tmp_path / "moved", seed=2).write(50)
-    run(spark, tmp_path, tmp_path / "moved")
-    assert_every_line_once(tmp_path, tmp_path / "moved")
-
-
-@pytest.mark.usefixtures("no_tables")
-def test_a_checkpoint_of_another_lake_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    JournalMaker(tmp_path / "journal").write(50)
-    run(spark, tmp_path)
-    (tmp_path / "lake" / "segments").rename(tmp_path / "gone")
-    code, _, errors = run(spark, tmp_path)
-    assert code is ExitCode.FAILURE
-    assert "1 segment waited and were not read" in errors
-    assert "_checkpoint" in errors
-
-
-@pytest.mark.parametrize("character", "*?[]{}\\")
-def test_a_journal_that_spark_would_take_for_a_pattern_is_refused(
-    spark: SparkSession, tmp_path: Path, character: str
+@pytest.mark.parametrize("name", ["moved", "a *?[]{}\\b", "10:30"])
+def test_a_journal_that_has_moved_does_no_harm_whatever_its_name(
+    spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    with pytest.raises(UsageError, match="for patterns"):
-        run(spark, tmp_path, tmp_path / f"a{character}b")
+    JournalMaker(tmp_path / "journal").write(50)
+    run(spark, tmp_path)
+    (tmp_path / "journal").rename(tmp_path / name)
+    JournalMaker(tmp_path / name, seed=2).write(50)
+    run(spark, tmp_path, tmp_path / name)
+    assert_every_line_once(tmp_path, tmp_path / name)
 
 
 class _KilledError(Exception):
@@ -161,16 +146,14 @@ def test_what_a_killed_run_has_planned_is_finished_by_the_next(
 
 
 @pytest.mark.usefixtures("no_tables")
-def test_two_ingests_at_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_two_ingests_of_one_journal_at_once(spark: SparkSession, tmp_path: Path) -> None:
     size = JournalMaker(tmp_path / "journal").write(200, per_segment=50).segments[0].stat().st_size
     codes: list[ExitCode] = []
-    (tmp_path / "empty").mkdir()
-    places = [(tmp_path / "journal",), (tmp_path / "journal", tmp_path / "empty")]  # so each has its own checkpoint
 
-    def work(*journals: Path) -> None:
-        codes.append(run(spark, tmp_path, *journals, batch_bytes=size * 2)[0])
+    def work() -> None:
+        codes.append(run(spark, tmp_path, batch_bytes=size * 2)[0])
 
-    threads = [threading.Thread(target=work, args=journals) for journals in places]
+    threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -180,24 +163,90 @@ def test_two_ingests_at_once(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_tables")
-@pytest.mark.parametrize("fault", ["a line is gone", "the first line is gone"])
-def test_a_segment_that_has_not_the_lines_of_its_numbers_stops_the_batch(
+def test_an_ingest_of_another_journal_repeats_no_work(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one ingest has written its batch and not planned it, another one plans the same number for its own."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    JournalMaker(one, seed=1).write(100)
+    JournalMaker(other, seed=2, node="node2").write(100)
+    really: Callable[..., bool] = Lake.write_rows
+    plans: list[int] = []
+
+    def write_rows(lake: Lake, table: str, rows: pa.Table, number: int) -> bool:
+        plans.append(number)
+        if len(plans) == 1:
+            assert run(spark, tmp_path, other)[0] is ExitCode.OK
+        return really(lake, table, rows, number)
+
+    monkeypatch.setattr(Lake, "write_rows", write_rows)
+    assert run(spark, tmp_path, one)[0] is ExitCode.OK
+    assert plans == [0, 0, 1]
+    assert len(list((tmp_path / "lake" / "events" / "data").iterdir())) == 2
+    assert_every_line_once(tmp_path, one, other)
+
+
+FAULTS: dict[str, Callable[[list[str]], list[str]]] = {
+    "a line is gone": lambda lines: lines[:5] + lines[6:],
+    "the first line is gone": lambda lines: lines[1:],
+    "a line is too long": lambda lines: [*lines[:5], lines[5][:-2] + ' ,"x":"' + "x" * 50_000_000 + '"}\n', *lines[6:]],
+    "the last line is too long": lambda lines: [*lines, "x" * (1 << 21) + "\n"],
+}
+
+
+@pytest.mark.usefixtures("no_tables")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_damaged_segment_is_put_aside_and_taken_in_when_it_is_mended(
     spark: SparkSession, tmp_path: Path, fault: str
 ) -> None:
+    JournalMaker(tmp_path / "journal", seed=2, node="healthy").write(50)
     path = JournalMaker(tmp_path / "journal").write(50).segments[0]
-    lines = path.read_text().splitlines(keepends=True)
-    changed = {
-        "a line is gone": lines[:5] + lines[6:],
-        "the first line is gone": lines[1:],
-    }
-    path.write_text("".join(changed[fault]))
-    with pytest.raises(PipelineError, match=rf"the segment file:{path} has \d+ lines, and not those from"):
-        run(spark, tmp_path)
-    assert Lake(tmp_path / "lake").last_batch("segments") == -1
-    shutil.rmtree(tmp_path / "lake" / "_checkpoint")
-    path.write_text("".join(lines))
-    run(spark, tmp_path)
+    whole = path.read_text()
+    path.write_text("".join(FAULTS[fault](whole.splitlines(keepends=True))))
+    code, _, errors = run(spark, tmp_path)
+    assert code is ExitCode.FAILURE
+    assert f"1 segment put aside: {path.name} (" in errors
+    lake = Lake(tmp_path / "lake")
+    assert lake.sql("select distinct node from events")["node"].to_pylist() == ["healthy"]
+    (row,) = lake.sql("select name, reason, path from segments_aside").to_pylist()
+    assert (row["name"], row["path"]) == (path.name, str(path))
+    assert ("longer than 1,048,576 bytes" if "long" in fault else "lines are missing") in row["reason"]
+    assert path.exists()
+    out = io.StringIO()
+    assert not check(lake, [tmp_path / "journal"], out)
+    assert f"WRONG    1 segments are aside: {path.name} (" in out.getvalue()
+
+    code, out_again, errors = run(spark, tmp_path)
+    assert (code, errors) == (ExitCode.OK, "")
+    assert out_again.endswith("nothing new\n")
+
+    path.write_text(whole)
+    assert run(spark, tmp_path)[::2] == (ExitCode.OK, "")
     assert_every_line_once(tmp_path)
+    assert check(lake, [tmp_path / "journal"], out := io.StringIO()), out.getvalue()
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_what_is_no_segment_is_named_and_not_read(spark: SparkSession, tmp_path: Path) -> None:
+    day = JournalMaker(tmp_path / "journal").write(50).segments[0].parent
+    secret = tmp_path / "passwd"
+    secret.write_text("root:x:0:0\n")
+    link = day / "gateway-node1-00000000000000aa-1-000000.v1.jsonl"
+    link.symlink_to(secret)
+    os.mkfifo(day / "gateway-node1-00000000000000aa-1-000001.v1.jsonl")
+    (day / "gateway-NODE 1.v1.jsonl").write_text("odd\n")
+    (tmp_path / "journal" / "d=2026-11-20").symlink_to(day)
+    code, _, errors = run(spark, tmp_path)
+    assert code is ExitCode.FAILURE
+    assert "4 files in the journal are not read" in errors
+    for name, why in ((link.name, "a link"), ("000001.v1.jsonl", "no regular file"), ("d=2026-11-20", "a link"),
+                      ("NODE 1.v1.jsonl", "not a segment's name")):  # fmt: skip
+        assert f"{name} ({why})" in errors
+    lake = Lake(tmp_path / "lake")
+    assert lake.sql("select count(*) n from bad_lines").to_pylist() == [{"n": 0}]
+    assert not check(lake, [tmp_path / "journal"], out := io.StringIO())
+    assert "WRONG    3 files of the journal are no segments that may be read" in out.getvalue()
+    assert "note     1 files of the journal have names that no gateway gives" in out.getvalue()
 
 
 @pytest.mark.usefixtures("no_tables")
@@ -215,6 +264,35 @@ def test_what_the_plan_says_of_a_segment(spark: SparkSession, tmp_path: Path) ->
     assert {name: row[name] for name in expected} == expected
     assert isinstance(row["newest"], datetime)
     assert row["newest"].timestamp() * 1_000_000 == START + DAY
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_readers_skip_files_by_time_and_destination(spark: SparkSession, tmp_path: Path) -> None:
+    """The lowest and highest values in Delta's log are those of the rows: also before `compact`."""
+    for number, hour in enumerate((0, 5)):
+        start = START + hour * 3600 * 1_000_000
+        who = {"c": 1, "vh": "/", "u": "app", "d": f"/queue/{hour}", "dk": "queue"}
+        lines = [{"e": "send", "t": start + second * 1_000_001, **who, "m": second} for second in range(3)]
+        write_segment(tmp_path / "journal", lines, boot=f"{number:016x}", start=start)
+        run(spark, tmp_path)
+    lake = Lake(tmp_path / "lake")
+    table = lake.table("events")
+    assert table is not None
+    log = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    for each in log:
+        rows = lake.sql(f"select * from events where level = '{each['partition.level']}'").to_pylist()  # noqa: S608
+        own = [row for row in rows if row["boot"] == each["min.boot"]]
+        for column in ("ts", "seq", "destination", "login", "msg_no"):
+            values = [row[column] for row in own if row[column] is not None]
+            assert each[f"min.{column}"] == min(values, default=None), column
+            assert each[f"max.{column}"] == max(values, default=None), column
+            assert each[f"null_count.{column}"] == len(own) - len(values)
+    assert len(log) == 4
+    for where in ("destination = '/queue/5'", "ts > timestamp '2026-11-21T04:00:00Z'"):
+        query = f"explain analyze select seq from events where level = 'message' and {where}"  # noqa: S608
+        plan = str(lake.sql(query).to_pylist())
+        assert "-1 total" not in plan
+        assert plan.count(".parquet") == 1, plan
 
 
 def test_tables_are_computed_for_batches_that_are_not_in_them(

@@ -233,6 +233,29 @@ def test_a_full_disk(spark: SparkSession, small_disk: Path, tmp_path: Path, free
     assert ask(tmp_path, "events", "count(*), count(distinct seq)") == [(made.lines, made.lines)]
 
 
+def test_a_lake_on_a_read_only_file_system(spark: SparkSession, small_disk: Path, tmp_path: Path) -> None:
+    JournalMaker(tmp_path / "journal").write(50)
+    Lake(small_disk / "lake").create("segments")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(PipelineError) as caught:
+        run(spark, tmp_path)
+    text = str(caught.value)
+    assert "read-only" in text or "no permission" in text
+    assert "Nothing is lost or counted twice: what was done stays, and the rest waits." in text
+    assert "SQLSTATE" not in text
+    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+    assert run(spark, tmp_path)[0] is ExitCode.OK
+
+
+def test_an_error_of_spark_is_told_without_its_marks() -> None:
+    from gateway.pipeline.spark_session import first_line  # noqa: PLC0415
+
+    text = "[PATH_NOT_FOUND] Path does not exist: file:/x. SQLSTATE: 42K03\n\tat org.apache.spark"
+    assert first_line(ValueError(text)) == "Path does not exist: file:/x."
+    assert first_line(ValueError("org.apache.spark.SparkException: [X.Y] It did not. SQLSTATE: XX000")) == "It did not."
+    assert first_line(ValueError()) == "ValueError"
+
+
 def test_the_pipeline_says_which_extra_is_missing() -> None:
     program = """
 import argparse, sys

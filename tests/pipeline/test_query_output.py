@@ -90,11 +90,63 @@ def test_a_mistake_is_told_in_one_sentence(lake: Lake, query: str, reason: str) 
 
 
 @pytest.mark.parametrize(
-    "query", ["copy (select 1) to 'x.csv'", "create table x as select 1", "drop table events", "delete from events"]
+    "query",
+    [
+        "copy (select 1) to 'x.csv'",
+        "explain analyze copy (select 1 a) to 'x.csv' stored as csv",
+        "/* */ explain -- why\n analyze verbose copy (select 1 a) to 'x.csv' stored as csv",
+        "analyze copy (select 1 a) to 'x.csv' stored as csv",
+        "insert into events select * from events",
+        "create table x as select 1",
+        "create external table x stored as csv location 'x.csv'",
+        "drop table events",
+        "delete from events",
+        "update events set seq = 1",
+        "set datafusion.execution.batch_size = 1",
+        "prepare x as select 1",
+    ],
 )
-def test_a_query_only_reads(lake: Lake, query: str) -> None:
-    with pytest.raises(UsageError, match="only reads"):
+def test_a_query_only_reads(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((UsageError, PipelineError), match=r"only reads|ParserError"):
         print_query(lake, query, "csv", io.StringIO())
+    assert not (tmp_path / "x.csv").exists()
+    assert answer(lake, "select count(*) n from events", "csv") == "n\n2\n"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "/* of events */ select seq from events -- all",
+        "with a as (select 1) select * from a",
+        "(select 1) union (select 2) order by 1",
+        "select a.seq from events a join events b on a.seq = b.seq",
+        "select a.seq from events a left join segments b on a.file = b.name where b.name is null",
+        "select distinct event from events limit 1",
+        "select unnest([1, 2])",
+        "select row_number() over (order by seq) from events",
+        "from events",
+        "values (1)",
+        "explain select 1",
+        "explain analyze select * from events",
+        "explain copy (select 1 a) to 'x.csv' stored as csv",
+        "describe events",
+        "select ';' a;",
+    ],
+)
+def test_whatever_reads_is_answered(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert answer(lake, query, "csv")
+    assert not (tmp_path / "x.csv").exists()
+
+
+def test_a_query_is_given_up_after_the_timeout(lake: Lake) -> None:
+    numbers = "generate_series(1, 100000000)"
+    long = f"select count(*) from {numbers} a, {numbers} b where a.value * b.value = 7"  # noqa: S608
+    command = [sys.executable, "-m", "gateway", "pipeline", "sql", "--lake", str(lake), "--timeout", "100ms", long]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "stomp-gateway: the query took longer than 0.1 seconds (--timeout), and was given up.\n"
 
 
 def test_the_command_needs_neither_spark_nor_java(lake: Lake) -> None:

@@ -312,6 +312,79 @@ def _moved(mark: ET.Element) -> tuple[float, ...]:
     return tuple(float(part) for part in found.groups())
 
 
+class TestByMail:
+    """What somebody who was not there understands without asking."""
+
+    def test_the_login_of_a_long_destination_is_drawn(self, rows: Rows, page: Page) -> None:
+        for login in ("billing", "shipping"):
+            rows.add("redeliveries_hour", START, hour=START, login=login, destination="/queue/" + "long" * 20,
+                     delivered=50, redelivered=30)  # fmt: skip
+        rows.event(START, "deliver", 100)
+        drawn = wide_plot(page(rows.write()), "redelivered")
+        texts = {str(mark.text) for mark in drawn.iter(f"{SVG}text")}
+        assert {name for name in texts if name.endswith((" · billing", " · shipping"))} == {
+            "/queue/longlo…glonglonglong · billing", "/queue/longlo…glonglonglong · shipping",
+        }  # fmt: skip
+
+    def test_a_p99_is_that_of_one_virtual_host(self, rows: Rows, page: Page) -> None:
+        for vhost, latency_us in (("/", 1000), ("slow", 900_000)):
+            rows.event(START, "confirm", 100, vhost=vhost, latency_us=latency_us)
+        text = page(rows.write())
+        assert "99th percentile of slow, the slowest of 2 virtual hosts" in text
+        rows.by_table.clear()
+        rows.event(START, "confirm", 100, latency_us=1000)
+        assert "99th percentile</dd>" in page(rows.write())
+
+    def test_what_was_sent_to_nobody_is_no_loss(self, rows: Rows, page: Page) -> None:
+        for place, kind, subscribed, delivered in (
+            ("/topic/a", "topic", None, 0), ("/topic/b", "topic", "/topic/#", 0), ("/queue/a", "queue", None, 0),
+            ("/queue/b", "queue", "/queue/b", 7),
+        ):  # fmt: skip
+            rows.add("dest_hour", START, hour=START, destination=place, dest_kind=kind, sent=960, delivered=delivered)
+            rows.add("flows_hour", START, hour=START, destination=place, sender="app", subscribed=subscribed,
+                     receiver=subscribed and "reader", messages=960.0, bytes=1.0)  # fmt: skip
+        rows.add("dest_hour", START, hour=START, destination="/topic/old", dest_kind="topic", sent=1, delivered=0)
+        rows.event(START, "send", 960)
+        found = {row[0]: row[-1] for row in tables_of(page(rows.write()))["Destinations"][1:]}
+        assert found == {
+            "/topic/a": "nobody subscribed here", "/topic/b": "delivered to wildcards",
+            "/queue/a": "nobody consumed here", "/queue/b": "", "/topic/old": "",
+        }  # fmt: skip
+
+    def test_a_line_for_each_node(self, rows: Rows, page: Page) -> None:
+        for node, first, written in (("a", 0, 10), ("b", 1, 20), ("a", 2, 30)):
+            at = START + timedelta(minutes=first)
+            rows.boot(at, at + timedelta(minutes=1), node=node, boot=f"{node}{first}", lines=written)
+        rows.add("sessions", START, node="a", started=START, bytes_in=2000, bytes_out=1)
+        for minutes in (0, 5):
+            rows.event(START + timedelta(minutes=minutes), "send", 1)
+        _, *found = tables_of(page(rows.write()))["A line for each node"]
+        assert [(row[0], row[3], row[6], row[9]) for row in found] == [("b", "1", "0", "20"), ("a", "2", "1", "40")]
+
+    def test_the_last_day_against_the_one_before_and_a_week_before(self, rows: Rows, page: Page) -> None:
+        for days, sent in ((0, 10), (1, 20), (2, 3), (6, 4), (7, 50), (8, 6)):
+            rows.event(START + timedelta(days=8 - days), "send", sent)
+        caption = "The last day against the one before, and a week before"
+        _, *found = tables_of(page(rows.write()))[caption]
+        assert [row[:2] for row in found] == [
+            ["The last 24 hours", "10"], ["The 24 hours before", "20"], ["A week before", "50"],
+        ]  # fmt: skip
+
+    def test_who_talks_to_whom_with_200_nodes(self, rows: Rows, page: Page) -> None:
+        for number in range(200):
+            place = f"/queue/{number}"
+            rows.add("flows_hour", START, hour=START, sender=f"s{number}", destination=place, subscribed=place,
+                     receiver=f"r{number}", messages=1000.0 - number, bytes=1.0)  # fmt: skip
+        rows.add("flows_hour", START, hour=START, sender="s0", destination="/topic/a", messages=5000.0, bytes=1.0)
+        rows.event(START, "send", 1)
+        text = page(rows.write())
+        drawn = wide_plot(text, "flows")
+        names = [str(mark.text) for mark in drawn.iter(f"{SVG}text")]
+        assert len(names) == 48
+        assert {"s0", "/topic/a", "(nobody)", "185 others", "186 others"} <= {*names}
+        assert len(tables_of(text)["Who sends to whom"]) == 202
+
+
 class TestTime:
     def test_only_the_span_asked_for_counts(self, rows: Rows, page: Page) -> None:
         for hour in range(30):
@@ -616,6 +689,29 @@ class TestWhatStandsOut:
         assert "newest line" not in said(now, lag=1860)
         assert "newest line" not in said(now, lag=60, end=START + timedelta(minutes=20))
 
+    def test_one_node_is_silent_and_others_live(self, rows: Rows, said: Said) -> None:
+        """A line that is dated ahead, and nodes that live, hide nothing; a node that has closed is not expected."""
+        now = START + timedelta(hours=3)
+        for node, newest, ingested in (
+            ("lives", now - timedelta(minutes=5), now - timedelta(minutes=1)),
+            ("silent", START, START + timedelta(minutes=1)),
+            ("ahead", START + timedelta(days=400), START + timedelta(minutes=1)),
+            ("closed", START, START + timedelta(minutes=1)),
+            ("gone", START - timedelta(days=7, hours=22), START),
+        ):
+            rows.add("segments", newest, node=node, impl="gateway", newest=newest, ingested=ingested, d="2026-11-21")
+            rows.boot(newest, newest, node=node, boot=node, closed=node == "closed")
+        text = said(now)
+        assert "! silent has written no line for 3 h, and has not closed its journal" in text
+        assert "! ahead has written no line for 2 h 59 min" in text
+        assert text.count("has written no line") == 2
+        assert "! The clock of ahead is 399 d 23 h ahead" in text
+        assert text.count("ahead:") == 1
+        assert "newest line" not in text
+        late = said(now + timedelta(hours=2))
+        assert "! The newest line in the lake is 2 h" in late
+        assert "has written no line" not in late
+
     def test_the_busiest_second_where_messages_have_lines(self, rows: Rows, said: Said) -> None:
         for second, sent in ((0, 100), (10, 90), (20, 10)):
             rows.event(START + timedelta(seconds=second), "send", sent)
@@ -663,7 +759,8 @@ class TestForPrograms:
         assert f"stomp_lake_newest_line_timestamp_seconds {START.timestamp() + 10!r}" in lines
         assert f"stomp_lake_report_timestamp_seconds {START.timestamp() + 3 * 3600!r}" in lines
         assert "stomp_lake_peak_messages_per_second 50.0" in lines
-        assert re.fullmatch(r"(# HELP \w+ .+\n# TYPE \w+ gauge\n(\w+(\{rule=\"[a-z-]+\"\})? [\d.e+-]+\n)+)+", text)
+        assert 'stomp_lake_findings{rule="node-silent"} 0' in lines
+        assert re.fullmatch(r"(# HELP \w+ .+\n# TYPE \w+ gauge\n(\w+(\{rule=\"[a-z-]+\"\})? [\d.e+-]+\n)*)+", text)
         alert = written(lake, tmp_path, START, form="prometheus", peak=49)
         assert 'stomp_lake_findings{rule="peak"} 1' in alert.splitlines()
 

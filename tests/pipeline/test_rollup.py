@@ -9,9 +9,9 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from gateway.journal import histogram
-from gateway.pipeline.batches import OfferedSegment, lines_of_segments
-from gateway.pipeline.journal_segments import lines_of
+from gateway.pipeline.batches import lines_of
 from gateway.pipeline.spark_tables import QUERIES, computed
+from gateway.pipeline.stored_segments import stored_segments
 from gateway.pipeline.table_schemas import schema_of
 from tests.support.journals import START, write_segment
 
@@ -23,9 +23,8 @@ GOT = {**WHO, "s": "0", "am": "client", "m": 1}
 
 def rolled(spark: SparkSession, directory: Path, lines: Iterable[Mapping[str, object]]) -> list[Row]:
     path = write_segment(directory, [{"t": START, **line} for line in lines])
-    segment = OfferedSegment(f"file:{path}", path.name, 1, 1)
-    text = lines_of_segments(lines_of(spark.read.text(str(path))), [segment])
-    rows = computed("roll_up", events=computed("events", lines=text))
+    (segment,) = (each for each in stored_segments(directory) if each.path == str(path))
+    rows = computed("roll_up", events=computed("events", lines=lines_of(spark, [segment])))
     return [row for row in rows.orderBy("ts10", "event", "code", "bucket").collect() if row.event != "open"]
 
 

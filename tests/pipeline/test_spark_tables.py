@@ -20,7 +20,7 @@ SEEN = datetime(2026, 11, 21, 12, 30, 15, 123456, UTC)
 
 
 def test_what_spark_writes_is_in_the_table_once_it_is_committed(spark: SparkSession, tmp_path: Path) -> None:
-    from gateway.pipeline.spark_tables import list_files, read_table, write_files  # noqa: PLC0415
+    from gateway.pipeline.spark_tables import read_table, write_files  # noqa: PLC0415
 
     lake = Lake(tmp_path / "a b {c} é #?")
     (tmp_path / "a b {c} é #?" / "copy:old").mkdir(parents=True)  # whatever lies beside the tables
@@ -29,7 +29,7 @@ def test_what_spark_writes_is_in_the_table_once_it_is_committed(spark: SparkSess
         rows = [("f", f"{directory} {day}", "?", SEEN, day) for day in days for _ in range(3)]
         write_files(spark.createDataFrame(rows, COLUMNS["bad_lines"]), lake, "bad_lines", directory)
         assert read_table(spark, lake, "bad_lines").count() == number * 6
-        files = list_files(spark, lake, directory, ["bad_lines"])["bad_lines"]
+        files = lake.written_files("bad_lines", directory)
         assert {file.partition["d"] for file in files} == set(days)
         assert sum(file.rows for file in files) == 6
         for file in files:
@@ -51,29 +51,22 @@ def test_what_spark_writes_is_in_the_table_once_it_is_committed(spark: SparkSess
 
 
 def test_a_lake_may_have_a_colon_in_its_path(spark: SparkSession, tmp_path: Path) -> None:
-    from gateway.pipeline.spark_tables import list_files, read_table, write_files  # noqa: PLC0415
+    from gateway.pipeline.spark_tables import read_table, write_files  # noqa: PLC0415
 
     lake = Lake(tmp_path / "a:b" / "lake 10:30")
     write_files(
         spark.createDataFrame([("f", "x", "?", SEEN, "2026-11-21")], COLUMNS["bad_lines"]), lake, "bad_lines", "first"
     )
-    assert lake.commit_files("bad_lines", list_files(spark, lake, "first", ["bad_lines"])["bad_lines"], 0)
+    assert lake.commit_files("bad_lines", lake.written_files("bad_lines", "first"), 0)
     assert [row["line"] for row in read_table(spark, lake, "bad_lines").collect()] == ["x"]
 
 
 def test_where_nothing_was_written_there_are_no_files(spark: SparkSession, tmp_path: Path) -> None:
-    from gateway.pipeline.spark_tables import list_files, read_table, write_files  # noqa: PLC0415
+    from gateway.pipeline.spark_tables import read_table, write_files  # noqa: PLC0415
 
     lake = Lake(tmp_path / "lake")
-    tables = ["events", "bad_lines"]
-    assert list_files(spark, lake, "none", []) == list_files(spark, lake, "none", tables) == {}
+    assert lake.written_files("bad_lines", "none") == []
     write_files(spark.createDataFrame([], COLUMNS["bad_lines"]), lake, "bad_lines", "none")
-    assert list_files(spark, lake, "none", tables) == {}
-    write_files(
-        spark.createDataFrame([("f", "x", "?", SEEN, "2026-11-21")], COLUMNS["bad_lines"]), lake, "bad_lines", "one"
-    )
-    assert [(table, len(files)) for table, files in list_files(spark, lake, "one", tables).items()] == [
-        ("bad_lines", 1)
-    ]
+    assert lake.written_files("bad_lines", "none") == []
     empty = read_table(spark, lake, "events", ["2026-11-21"], "session")
     assert (empty.count(), empty.columns[-2:]) == (0, ["d", "level"])

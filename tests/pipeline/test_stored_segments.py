@@ -6,20 +6,39 @@ import io
 import os
 from pathlib import Path
 
+import duckdb
 import obstore
 import pytest
 from obstore.store import from_url
 
 from gateway.errors import PipelineError
-from gateway.journal.segments import SegmentName
+from gateway.journal.segments import DAY, SegmentName
 from gateway.pipeline.check import check
 from gateway.pipeline.maintenance import collect
-from gateway.pipeline.stored_segments import stored_segments
+from gateway.pipeline.stored_segments import remove_empty_days, stored_segments
 from tests.support.journals import JournalMaker
 from tests.support.lakes import LakeMaker
 from tests.support.object_store import BUCKET, running_store
 
 BOOT = "00000000000000aa"
+
+
+def test_the_name_of_a_day_hides_no_field(tmp_path: Path) -> None:
+    """DuckDB takes `day=` in a path for a column by default; lines have a field `d`, their destination."""
+    segments = JournalMaker(tmp_path / "d").write(100).segments
+    day = segments[0].parent.name.removeprefix("d=")
+    assert all(DAY.fullmatch(f"{name}={day}") for name in ("day", "d"))
+    (tmp_path / "journal").mkdir()
+    segments[0].parent.rename(tmp_path / "journal" / f"day={day}")
+    (found,) = stored_segments(tmp_path / "journal")
+    assert found.day == day
+    with duckdb.connect() as database:
+        journal = f"{tmp_path}/journal/*/*.jsonl"
+        query = f"select distinct d[1] from read_json('{journal}') where e = 'send'"  # noqa: S608
+        assert database.execute(query).fetchall() == [("/",)]
+    (tmp_path / "journal" / "day=2020-01-01").mkdir()
+    remove_empty_days(tmp_path / "journal")
+    assert [path.name for path in (tmp_path / "journal").iterdir()] == [f"day={day}"]
 
 
 def test_check_and_gc_of_a_journal_in_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from gateway.pipeline.ingest import IngestOptions, ingest
 from gateway.pipeline.lake import DataFile, Lake
 from gateway.pipeline.maintenance import collect, compact
 from gateway.pipeline.progress import Progress
-from gateway.pipeline.table_schemas import COMPUTED_TABLES
+from gateway.pipeline.table_schemas import COMPUTED_TABLES, HOURLY_TABLES
 from gateway.pipeline.tables import refresh
 from tests.pipeline.oracle import Oracle
+from tests.pipeline.recomputed import assert_right
 from tests.support.journals import DAY, SECOND, START, JournalMaker, write_segment
 from tests.support.lakes import assert_same, rows_of
 
@@ -94,6 +96,15 @@ def write_by_hand(journal: Path) -> None:
             {**delivered(MIDNIGHT + 12 * SECOND, 6, "here"), "e": "nack", "n": 2, "x": "discard", "l": 3},
             "no JSON", '{"e": "conn", "t": 1}', '{"e": 5, "t": 1, "q": 99}', "[]",
             '{"e": "conn", "t": 1, "q": 99, "l": "long"}', '{"e": "open", "t": 1, "q": 99, "v": 2}',
+            *(
+                {"e": event, "t": MIDNIGHT + t, "c": 9, "vh": "/", "u": login, "d": f"/topic/{name}", "dk": "topic",
+                 "m": 1, "b": 10, "w": weight}
+                for t, (event, login, name, weight) in enumerate((
+                    ("send", "eu", "w.a.b", 1), ("send", "us", "w.a.b", 3), ("send", "us", "w.c", 2),
+                    ("dlv", "all", "w.#", 6), ("dlv", "some", "*.c", 2), ("dlv", "some", "#.a.*", 4),
+                    ("dlv", "none", "w.*.*.*", 1), ("dlv", "exact", "w.a.b", 4), ("send", "us", "nobody", 5),
+                ))
+            ),
             {"e": "stat", "t": MIDNIGHT + 1, "c": 8, **WHO, "d": "/queue/a", "dk": "queue",
              "cnt": {"dlv": 3, "dlv_bytes": 30, "redelivered": 3}},
         ],
@@ -156,6 +167,48 @@ def test_waiting_times_are_there(lake: Lake) -> None:
     assert found["total"][0].as_py() > 1000
 
 
+def test_flows_say_who_sends_to_whom(lake: Lake) -> None:
+    """Wildcards are those of topic exchanges; what a receiver got is divided by what each sender sent."""
+    rows = lake.sql("select sender, destination, subscribed, receiver, messages from flows_hour").to_pylist()
+    found = {tuple(row.values()) for row in rows if row["sender"] in ("eu", "us") or row["receiver"] == "none"}
+    ab, c = "/topic/w.a.b", "/topic/w.c"
+    assert found == {
+        ("eu", ab, "/topic/w.#", "all", 1.0), ("us", ab, "/topic/w.#", "all", 3.0), ("us", c, "/topic/w.#", "all", 2.0),
+        ("us", c, "/topic/*.c", "some", 2.0), ("eu", ab, "/topic/#.a.*", "some", 1.0),
+        ("us", ab, "/topic/#.a.*", "some", 3.0), ("eu", ab, ab, "exact", 1.0), ("us", ab, ab, "exact", 3.0),
+        ("us", "/topic/nobody", None, None, 5.0), (None, "/topic/w.*.*.*", "/topic/w.*.*.*", "none", 1.0),
+    }  # fmt: skip
+
+
+def test_a_late_segment_replaces_only_its_hours(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of other hours stay as they are; those of an earlier release, with a whole day, are replaced once."""
+    lake, journal = Lake(tmp_path / "lake"), tmp_path / "journal"
+    JournalMaker(journal, seed=1, span=DAY // 4).write(200)
+    ingest_into(lake, journal, spark)
+    before = {table: {*lake.files(table)} for table in HOURLY_TABLES}
+    hour = START + 3 * 3600 * SECOND
+    JournalMaker(journal, seed=2, node="node2", start=hour + 60 * SECOND, span=600 * SECOND).write(40)
+    ingest_into(lake, journal, spark)
+    for table, files in before.items():
+        assert {path.split("/h=")[1][:2] for path in files - {*lake.files(table)}} <= {"03"}, table
+        assert {path.split("/h=")[1][:2] for path in {*lake.files(table)} - files} <= {"03"}, table
+        assert len(files) > 1
+    assert_right(lake, journal)
+
+    whole = lake.sql("select * from dest_hour")
+    delta = lake.table("dest_hour")
+    assert delta is not None
+    delta.delete()
+    write_deltalake(delta, whole, mode="append")
+    assert lake.whole_days("dest_hour") == {"2026-11-21"}
+    JournalMaker(journal, seed=3, node="node3", start=hour, span=600 * SECOND).write(40)
+    ingest_into(lake, journal, spark)
+    assert lake.whole_days("dest_hour") == set()
+    assert_right(lake, journal)
+
+
 def test_durable_subscriptions_have_their_verdicts(oracle: Oracle, lake: Lake) -> None:
     rows = lake.sql("select sub_name, verdict from durable_subs where login = 'app'").to_pylist()
     by_name = {row["sub_name"]: row["verdict"] for row in rows}
@@ -199,11 +252,11 @@ def commits_until(last: str) -> Callable[..., bool]:
     commit = Lake.commit_files
 
     def commit_or_end(
-        lake: Lake, table: str, files: Sequence[DataFile], batch: int, *, days: Collection[str] | None = None
+        lake: Lake, table: str, files: Sequence[DataFile], batch: int, **replaced: Collection[str]
     ) -> bool:
         if table == last:
             raise KeyboardInterrupt
-        return commit(lake, table, files, batch, days=days)
+        return commit(lake, table, files, batch, **replaced)
 
     return commit_or_end
 

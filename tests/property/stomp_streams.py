@@ -56,7 +56,7 @@ class Reader:
             for piece in pieces:
                 self.decoder.feed(piece)
                 while (frame := self.decoder.next_frame()) is not None:
-                    frames.append((frame.command, frame.headers, frame.body, frame.receipt))
+                    frames.append((frame.command, frame.headers, bytes(frame.body), frame.receipt))
         except FrameError as error:
             return Reading(frames, str(error), 0)
         return Reading(frames, None, self.decoder.buffered)

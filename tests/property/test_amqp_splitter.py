@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 from hypothesis import event, given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from pamqp import base, commands, frame, heartbeat
 from gateway.amqp.codec import CANCEL, CHANNEL_CLOSE, CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_UNBLOCKED
 from gateway.amqp.properties import short_string
 from gateway.amqp.splitter import Return, Sink, Splitter
+from gateway.pieces import Body
 from tests.property.amqp_frames import content_frames, exchanges, properties, tables, tags, texts
 from tests.property.cuts import cut, one_by_one, points
 
@@ -55,8 +57,8 @@ class Listener:
             splitter.touched.clear()
         return self
 
-    def _deliver(self, channel: int) -> Callable[[int, bool, bytes, bytes, bytes], None]:
-        return lambda *delivery: self.events.append(("deliver", channel, *delivery))
+    def _deliver(self, channel: int) -> Callable[[int, bool, bytes, bytes, Body], None]:
+        return lambda *delivery: self.events.append(("deliver", channel, *delivery[:-1], bytes(delivery[-1])))
 
     def _deliver_alike(self, channel: int) -> Callable[[int, list[bytes]], None]:
         def deliver(tag: int, bodies: list[bytes]) -> None:
@@ -208,6 +210,19 @@ def test_data_reach_their_sinks_and_all_else_passes_in_order(
         assert b"".join(listener.passed) == passing
         for raw in listener.passed:
             assert_whole_frames(raw)
+
+
+@given(traffic() | repeats(), points, st.integers(1, 20), st.integers(8, 20))
+def test_bodies_in_pieces_are_the_same(
+    wire: list[tuple[bytes, Unit, bool]], at: list[int], large: int, much: int
+) -> None:
+    stream = b"".join(raw for raw, _, _ in wire)
+    whole = Listener().listen([stream])
+    with patch("gateway.amqp.splitter._MUCH", much), patch("gateway.pieces.LARGE", large):
+        for pieces in ([stream], one_by_one(stream), cut(stream, at)):
+            listener = Listener().listen(pieces)
+            assert listener.events == whole.events
+            assert b"".join(listener.passed) == b"".join(whole.passed)
 
 
 def assert_whole_frames(raw: bytes) -> None:

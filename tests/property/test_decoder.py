@@ -1,3 +1,5 @@
+from unittest.mock import patch
+
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
@@ -28,6 +30,14 @@ def test_any_split_of_the_stream_gives_the_same_frames_and_the_same_error(stream
     event(f"frames: {min(len(whole.frames), 5)}, error: {whole.error is not None}")
     assert read(one_by_one(stream)) == whole
     assert read(cut(stream, at)) == whole
+
+
+@given(streams, points, st.integers(1, 9))
+def test_a_body_in_pieces_is_the_same(stream: bytes, at: list[int], least: int) -> None:
+    whole = read([stream])
+    with patch("gateway.stomp.decoder._LEAST_PIECE", least), patch("gateway.pieces.LARGE", 2):
+        for cuts in (one_by_one(stream), cut(stream, at)):
+            assert read(cuts) == whole
 
 
 @given(streams, points)

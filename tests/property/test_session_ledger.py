@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gateway.config.virtual_host import VirtualHost
 from gateway.message_selectors.selector import read_selector
+from gateway.pieces import joined
 from gateway.session.context import SessionContext
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.selective_subscription import Selection, SelectiveSubscription
@@ -165,7 +166,7 @@ class Ledger(RuleBasedStateMachine):
         self.settle_auto()
         self.flush()
         assert self.broker == Unacked(set(self.held), self.acked, self.given_back, self.discarded)
-        assert b"".join(self.output).count(b"MESSAGE\n") == self.shown
+        assert joined(self.output).count(b"MESSAGE\n") == self.shown
 
 
 class AutoLedger(Ledger):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from gateway.parity import FrameReader, ServerFrame
+from gateway.pieces import joined
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.destinations import message_destination, message_reply_to
 from gateway.session.subscription import Subscription
@@ -94,7 +95,7 @@ def test_a_message_is_what_the_plain_encoder_writes(
         route = (exchange, key)
         subscription.ledger.last_tag = number - 1
         subscription.deliver(number, redelivered, short(exchange) + short(key), given_properties.marshal(), body)
-        data = b"".join(subscription.output)
+        data = joined(subscription.output)
         subscription.output.clear()
         assert data == slowly(subscription, given_properties, route, number, redelivered, body, shows_ack)
 
@@ -127,7 +128,7 @@ def test_what_the_server_says_cannot_be_forged(
 ) -> None:
     subscription = Subscription(b"T_1", b"1", mode, SESSION, shows_ack=True, base=6)
     subscription.deliver(1, False, short(exchange) + short(key), given_properties.marshal(), body)
-    headers, received = read(b"".join(subscription.output))
+    headers, received = read(joined(subscription.output))
     assert received == body
     message_id = b"T_1@@%b@@7" % SESSION
     said = {
@@ -145,7 +146,7 @@ def test_what_the_server_says_cannot_be_forged(
 def test_no_name_comes_twice(given_properties: commands.Basic.Properties) -> None:
     subscription = Subscription(b"T_1", b"1", AckMode.AUTO, SESSION)
     subscription.deliver(1, False, b"\0\1q", given_properties.marshal(), b"")
-    headers, _ = read(b"".join(subscription.output))
+    headers, _ = read(joined(subscription.output))
     assert len({name for name, _ in headers}) == len(headers)
 
 
@@ -156,5 +157,5 @@ def test_every_text_of_the_table_arrives(given_properties: commands.Basic.Proper
     assume(not sent.keys() & {*OWN, *lines})
     subscription = Subscription(b"T_1", b"1", AckMode.AUTO, SESSION)
     subscription.deliver(1, False, b"\0\1q", given_properties.marshal(), b"")
-    headers, _ = read(b"".join(subscription.output))
+    headers, _ = read(joined(subscription.output))
     assert sent.items() <= dict(headers).items()

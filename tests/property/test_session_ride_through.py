@@ -126,7 +126,7 @@ class Riding(RuleBasedStateMachine):
         for *_, body, _ in self.session.confirms.messages:
             assert body is not None
             # The broker may have it already, and gets it again.
-            self.doubled.add(body.decode())
+            self.doubled.add(bytes(body).decode())
         self.bridge.lose_link()
         self.lost_up_to = max((each.base for each in self.session.subscriptions.all), default=0)
         self.listen()

@@ -16,6 +16,7 @@ from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import Upstream, VirtualHost
 from gateway.errors import FrameError
 from gateway.parity import FrameReader, ServerFrame
+from gateway.pieces import joined
 from gateway.session import ops
 from gateway.session.connect import renews_tokens
 from gateway.session.context import State
@@ -141,7 +142,7 @@ class Playbook:
 
     def said(self) -> list[str]:
         """The frames for the client since the last look."""
-        self._reader.feed(b"".join(self.session.output))
+        self._reader.feed(joined(self.session.output))
         self.session.output.clear()
         frames = []
         while (found := self._reader.take()) is not None:

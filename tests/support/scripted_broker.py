@@ -15,6 +15,7 @@ from pamqp.base import Frame
 
 from gateway.config.model import Logging
 from gateway.config.virtual_host import VirtualHost
+from gateway.pieces import joined
 from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError
 from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
@@ -207,8 +208,9 @@ class BridgedClient:
         """Go on as far as it goes."""
         self.advances += 1
         self.session.run(self._decoder)
-        self.bridge.flush()
-        self.output += b"".join(self.session.output)
+        while self.bridge.flush():
+            self.session.run(self._decoder)
+        self.output += joined(self.session.output)
         self.session.output.clear()
 
     def flush_batch(self) -> None:

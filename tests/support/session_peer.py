@@ -16,6 +16,7 @@ from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.errors import FrameError
 from gateway.parity import Closed, FrameReader, Received, SilenceError
+from gateway.pieces import joined
 from gateway.session import ops
 from gateway.session.connect import ClientFacts
 from gateway.session.context import State
@@ -270,7 +271,7 @@ class _Client:
         session = self.session
         session.run(self.decoder)
         busy = bool(session.output)
-        self.frames.feed(b"".join(session.output))
+        self.frames.feed(joined(session.output))
         session.output.clear()
         session.settle_auto_acks()
         busy |= self.bridge.flush()

@@ -30,7 +30,7 @@ def in_store(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Stored:
 
 
 def in_directory(directory: Path) -> Stored:
-    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in directory.glob(f"d=*/{PATTERN}")}
+    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in directory.glob(f"d*=*/{PATTERN}")}
 
 
 def shipping(journal: Path, ship: dict[str, str], node: str = "node") -> dict[str, Any]:

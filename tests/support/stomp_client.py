@@ -91,10 +91,14 @@ async def open_connection(
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does it only for its own sockets
     if receive_buffer:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-    async with asyncio.timeout(PATIENCE):
-        await asyncio.get_running_loop().sock_connect(connection, place)
-        if preface:
-            await asyncio.get_running_loop().sock_sendall(connection, preface)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.get_running_loop().sock_connect(connection, place)
+            if preface:
+                await asyncio.get_running_loop().sock_sendall(connection, preface)
+    except BaseException:
+        connection.close()
+        raise
     name = None if tls is None else "localhost"
     return await asyncio.open_connection(sock=connection, limit=limit, ssl=tls, server_hostname=name)
 

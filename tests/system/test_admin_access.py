@@ -21,7 +21,19 @@ from tests.support.stomp_client import StompClient
 pytestmark = pytest.mark.system
 
 OPERATOR = ("Öperator", "geheim:ß-secret-of-admin")
-PATHS = ("/", "/metrics", "/api/overview", "/api/sessions", "/api/destinations", "/api/links", "/api/virtual-hosts")
+READER, SCRAPER = ("reader", "hashed"), ("scraper", "hashed")
+# Of the passcode of both, made by htpasswd -nB.
+HASH = "$2y$05$3dheo1jumtnTvTM60kF.w.klqRBQDayqxxHeZeCCekL7Jw91W8RGy"
+PATHS = (
+    "/",
+    "/metrics",
+    "/api/config",
+    "/api/overview",
+    "/api/sessions",
+    "/api/destinations",
+    "/api/links",
+    "/api/virtual-hosts",
+)
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +52,8 @@ def guarded(
         "users": [
             {"login": "other", "passcode": "secret-of-other"},
             dict(zip(("login", "passcode"), OPERATOR, strict=True)),
+            {"login": READER[0], "passcode_hash": HASH, "role": "read_only"},
+            {"login": SCRAPER[0], "passcode_hash": HASH, "role": "metrics"},
         ],
         "tls": {"cert_file": str(server.certificate), "key_file": str(server.key)},
         "allowed_hosts": ["gateway.example.org"],
@@ -95,6 +109,54 @@ async def test_a_user_closes_sessions(guarded: GatewayProcess, tls: ssl.SSLConte
         await client.expect("ERROR", message="Closed by operator")
     [line] = guarded.logged("session closed by operator")
     assert line["user"] == OPERATOR[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "method"),
+    [
+        ("/api/reload", "POST"),
+        ("/api/trace?login=guest&seconds=1", "POST"),
+        ("/api/log-level?level=debug", "POST"),
+        ("/api/links/fail-back", "POST"),
+        ("/api/sessions/none", "DELETE"),
+    ],
+)
+async def test_only_the_full_role_changes_something(
+    guarded: GatewayProcess, tls: ssl.SSLContext, path: str, method: str
+) -> None:
+    for user in (READER, SCRAPER):
+        refused = await AdminClient(guarded.admin, user, tls).ask(path, method)
+        assert refused.status == 403
+        assert "role" in refused.json["error"]
+    assert (await AdminClient(guarded.admin, OPERATOR, tls).ask(path, "GET")).status != 403
+
+
+async def test_a_role_sees_what_it_may(guarded: GatewayProcess, tls: ssl.SSLContext) -> None:
+    reader, scraper = AdminClient(guarded.admin, READER, tls), AdminClient(guarded.admin, SCRAPER, tls)
+    assert {path: (await reader.ask(path)).status for path in PATHS} == dict.fromkeys(PATHS, 200)
+    expected = {path: 200 if path == "/metrics" else 403 for path in PATHS}
+    assert {path: (await scraper.ask(path)).status for path in PATHS} == expected
+
+
+async def test_guesses_are_slowed_down_counted_and_locked_out(broker_url: str) -> None:
+    admin = {"address": "127.0.0.1:0", "users": [{"login": "operator", "passcode": "right"}]}
+    limits = {"delay": 0, "per_login": 20, "lock_out_after": 30, "lock_out_except": []}
+    with gateway_process(configuration(broker_url, admin=admin, failed_logins=limits)) as process:
+        right, wrong = (AdminClient(process.admin, ("operator", passcode)) for passcode in ("right", "wrong"))
+        before = await right.samples()
+        assert before["stomp_gateway_admin_logins_failed_total", frozenset()] == 0
+        answers = [await wrong.ask("/metrics") for _ in range(29)]
+        assert [answer.status for answer in answers] == [401] * 20 + [429] * 9
+        assert 0 < int(answers[-1].headers["Retry-After"]) <= 60
+        # Who was let in from here before still is.
+        after = await right.samples()
+        assert after["stomp_gateway_admin_logins_failed_total", frozenset()] == 29
+        assert (await wrong.ask("/metrics")).status == 429
+        with pytest.raises(OSError):  # noqa: PT011 - however the client notices
+            await right.ask("/metrics")
+        assert process.logged("address locked out")
+        async with StompClient.logged_in(process.address) as client, within():
+            await client.disconnect()
 
 
 # Names.

@@ -25,7 +25,7 @@ _SECRET = "this-must-not-be-written"
 
 def journal_of(directory: Path) -> list[dict[str, Any]]:
     """All finished lines, in order."""
-    paths = sorted(directory.glob(f"d=*/{PATTERN}"))
+    paths = sorted(directory.glob(f"d*=*/{PATTERN}"))
     return [json.loads(line) for path in paths for line in path.read_bytes().splitlines()]
 
 

@@ -10,6 +10,7 @@ from gateway.amqp.splitter import Sink
 from gateway.config.model import Logging
 from gateway.config.virtual_host import VirtualHost
 from gateway.parity import AmqpBroker, BrokerMessage
+from gateway.pieces import Body
 from gateway.server.broker.broker_errors import UpstreamError
 from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.client_properties import ClientProperties
@@ -54,8 +55,8 @@ class _Listener:
     def __init__(self) -> None:
         self.received: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
-    def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
-        self.received.set_result(body)
+    def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: Body) -> None:
+        self.received.set_result(bytes(body))
 
     def confirm(self, sequence: int, multiple: bool, accepted: bool) -> None:
         """Nothing is published here."""

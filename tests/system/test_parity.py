@@ -128,6 +128,15 @@ def test_a_closed_standard_output_ends_it_silently(
     assert _made(own_broker) - before == set()
 
 
+def test_a_gateway_that_passes_every_host_on_is_equal(plugin_address: Address, broker_url: str) -> None:
+    """As `migrate` configures it; without "*" these two depart."""
+    with gateway_process(configuration(broker_url, virtual_hosts={"/": None, "*": None})) as process:
+        with parity(plugin_address, process.address, broker_url, "--only", "connect/*") as comparison:
+            output, _ = comparison.communicate(timeout=300)
+    assert comparison.returncode == ExitCode.OK
+    assert output.count("(this gateway does as the plugin does)") == 2
+
+
 def test_servers_of_different_virtual_hosts_are_an_error_before_anything_is_played(
     own_broker: Broker, before: set[str], plugin_address: Address, broker_url: str
 ) -> None:

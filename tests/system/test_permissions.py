@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -122,6 +123,35 @@ async def test_a_frame_without_the_right_to_it_ends_the_session_as_with_the_plug
     assert re.match(rf"ACCESS_REFUSED - {KIND}access to {re.escape(case.refused)}", errors[0].body)
     # A queue name that the broker chose is different each time.
     assert "amq.gen-" in errors[0].body or errors[0] == errors[1]
+
+
+ROW = re.compile(r"^\| (SEND|SUBSCRIBE) `(\S+)` \|(.*)\|(.*)\|(.*)\|$", re.MULTILINE)
+PAGE = Path(__file__).parents[2] / "docs/security.md"
+
+
+def only(cell: str, *, without: bool = False) -> str:
+    """The permission that a cell of the table names, or none at all."""
+    names = re.findall(r"`([^`]+)`", cell)
+    return f"^({'|'.join(names)})$" if names and not without else NOTHING
+
+
+@pytest.mark.parametrize("row", ROW.findall(PAGE.read_text("utf-8")), ids=" ".join)
+async def test_the_permissions_in_the_table_are_enough_and_each_is_needed(
+    both: tuple[Address, Address], laboratory: Broker, management: Management, user: str, row: tuple[str, ...]
+) -> None:
+    command, destination, *cells = row
+    needed = [position for position, cell in enumerate(cells) if only(cell) != NOTHING]
+    async with AmqpBroker.connected(laboratory.amqp_url) as amqp:
+        for address in both:
+            for left_out in (None, *needed):
+                await amqp.declare_queue("orders", durable=True, auto_delete=False, arguments={})
+                rights = [only(cell, without=position == left_out) for position, cell in enumerate(cells)]
+                await management.permit(user, rights=(rights[0], rights[1], rights[2]))
+                async with StompClient.logged_in(address, login=user, passcode=PASSCODE) as client, within():
+                    client.write(command, id="a", destination=destination, receipt="r")
+                    answer = await client.receive()
+                    assert answer.command == ("RECEIPT" if left_out is None else "ERROR"), (rights, answer)
+        await amqp.delete_queue("orders")
 
 
 @pytest.mark.parametrize(("frame", "prefix"), TOPICS.values(), ids=TOPICS)

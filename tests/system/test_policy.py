@@ -57,6 +57,25 @@ async def other(amqp: AmqpBroker) -> AsyncIterator[str]:
     await amqp.delete_queue(name)
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("topic_slashes", "shown"), [("dots", "/topic/{}.a.b"), ("dots_and_back", "/topic/{}/a/b")], ids=["dots", "back"]
+)
+async def test_slashes_of_a_topic_are_dots_for_the_broker(
+    broker_url: str, queue: str, topic_slashes: str, shown: str
+) -> None:
+    config = policy_config(broker_url, topic_slashes=topic_slashes)
+    async with gateway_here(config) as gateway, client_of(gateway) as client:
+        await client.ask("SUBSCRIBE", id="one", destination=f"/topic/{queue}/a/*")
+        await client.ask("SUBSCRIBE", id="all", destination=f"/topic/{queue}/**")
+        for destination in (f"/topic/{queue}/a/b", f"/topic/{queue}.a.b"):
+            client.write("SEND", b"x", destination=destination)
+            messages = await client.messages(2)
+            assert {message["subscription"] for message in messages} == {"one", "all"}
+            assert {message["destination"] for message in messages} == {shown.format(queue)}
+        await client.ask("UNSUBSCRIBE", id="all")
+
+
 # Destination rules.
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -78,6 +79,12 @@ async def refused(process: GatewayProcess, message: str, **headers: str) -> None
         await client.expect("ERROR", message=message)
 
 
+def keys(changes: list[str]) -> list[str]:
+    """The changed keys without what is below them, and without their values."""
+    found = (re.match(r"(virtual host \S+: )?(\w+)", change) for change in changes)
+    return list(dict.fromkeys(match[0] for match in found if match is not None))
+
+
 # What changes.
 
 
@@ -93,7 +100,7 @@ async def test_new_virtual_hosts_and_aliases_are_for_new_clients_and_nobody_is_d
             "new": {"amqp_vhost": "/", "default_topic_exchange": "amq.topic"},
         }
         line = await process.reload(document)
-        assert line["changes"] == ["virtual host /: aliases", "virtual host new: new"]
+        assert keys(line["changes"]) == ["virtual host /: aliases", "virtual host new: new"]
         assert line["needs_restart"] == []
         for host in ("another.example", "new"):
             async with StompClient.logged_in(process.address, host=host) as late:
@@ -102,7 +109,7 @@ async def test_new_virtual_hosts_and_aliases_are_for_new_clients_and_nobody_is_d
         # Not by an alias, but as one of the machine's names, as long as these are wanted.
         async with StompClient.logged_in(process.address, host="localhost"):
             document["local_aliases"] = False
-            assert (await process.reload(document))["changes"] == ["local_aliases"]
+            assert keys((await process.reload(document))["changes"]) == ["local_aliases"]
         await refused(process, "Bad CONNECT", host="localhost")
 
         # Sessions of a virtual host that is gone go on, and are counted under its name.
@@ -123,7 +130,7 @@ async def test_a_changed_passcode_counts_for_the_next_client(process: GatewayPro
     async with StompClient.logged_in(process.address) as early, within():
         document["defaults"] = document["defaults"] | {"default_user": right | {"passcode": "wrong"}}
         line = await process.reload(document)
-        assert line["changes"] == ["virtual host /: default_user"]
+        assert keys(line["changes"]) == ["virtual host /: default_user"]
         assert "wrong" not in process.log.read_text()
         await refused(process, "Bad CONNECT")
         await early.ask("SEND", b"x", destination="/topic/reloaded")
@@ -151,7 +158,7 @@ async def test_sessions_move_to_the_broker_of_a_new_configuration(
         await early.ask("SEND", b"one", destination="/topic/reloaded")
         document["upstream"] = upstream(proxy.address)
         line = await process.reload(document)
-        assert line["changes"] == ["virtual host /: upstream"]
+        assert keys(line["changes"]) == ["virtual host /: upstream"]
         assert process.logged("links draining")[-1]["draining"] == 2
         await until(lambda: brokers_of(process), lambda found: found == {proxy.address[1]: 2})
         async with StompClient.logged_in(process.address) as late:
@@ -197,7 +204,7 @@ async def test_limits_and_rules_hold_for_new_sessions(process: GatewayProcess, d
     document["defaults"] |= {"limits": {"user": {"sessions": 2}}, "destination_rules": deny}
     async with StompClient.logged_in(process.address) as early, within():
         line = await process.reload(document)
-        assert line["changes"] == ["virtual host /: destination_rules, limits"]
+        assert keys(line["changes"]) == ["virtual host /: destination_rules", "virtual host /: limits"]
         async with StompClient.logged_in(process.address) as late:
             await refused(process, "Session limit reached")
             await early.ask("SEND", b"x", destination="/topic/reloaded")
@@ -213,10 +220,10 @@ async def test_the_level_of_the_log_changes_at_once(process: GatewayProcess, doc
             await client.closed()
 
     document["logging"] = {"format": "json", "level": "warning"}
-    assert (await asked(process, document)).json["changes"] == ["logging"]
+    assert keys((await asked(process, document)).json["changes"]) == ["logging"]
     await log_in()
     document["logging"] = {"format": "json", "level": "info"}
-    assert (await asked(process, document)).json["changes"] == ["logging"]
+    assert keys((await asked(process, document)).json["changes"]) == ["logging"]
     await log_in()
     await process.until_logged("session ended")
     assert len(process.logged("session started")) == 1
@@ -227,7 +234,7 @@ async def test_the_journal_changes_for_new_sessions(broker_url: str, tmp_path: P
     with gateway_process(document) as process:
         journal = {"directory": str(tmp_path / "journal"), "rotate_bytes": "8MiB"}
         document["defaults"] |= {"journal": journal}
-        assert (await process.reload(document))["changes"] == ["virtual host /: journal"]
+        assert keys((await process.reload(document))["changes"]) == ["virtual host /: journal"]
         async with StompClient.logged_in(process.address) as client, within():
             await client.disconnect()
         await process.until_logged("session ended")
@@ -339,7 +346,7 @@ async def test_a_file_with_mistakes_changes_nothing_and_everybody_who_asked_lear
     process.rewrite(good)
     printed = await asyncio.to_thread(command, process)
     assert (printed.returncode, printed.stderr) == (ExitCode.OK, "")
-    assert printed.stdout == "reloaded\n  virtual host /: aliases\n"
+    assert printed.stdout == 'reloaded\n  virtual host /: aliases: ["127.0.0.1", "localhost"] -> ["another.example"]\n'
     samples = await admin.samples()
     assert samples["stomp_gateway_last_reload_successful", frozenset()] == 1
     assert samples["stomp_gateway_reloads_total", frozenset({("result", "done")})] == 1
@@ -373,7 +380,8 @@ async def test_a_refused_reload_leaves_no_journal_open(
     assert os.listdir(tmp_path) == []
     # An open directory would keep the refused settings until a restart.
     document["defaults"] |= {"journal": journal | {"rotate_bytes": "9MiB"}}
-    assert (await asked(process, document)).json == {"changes": ["virtual host /: journal"], "restart": []}
+    answer = await asked(process, document)
+    assert (keys(answer.json["changes"]), answer.json["restart"]) == (["virtual host /: journal"], [])
 
 
 async def test_a_port_that_should_move_to_another_address_needs_a_restart(document: dict[str, Any]) -> None:
@@ -408,7 +416,7 @@ async def test_users_and_tls_of_the_admin_listener_change_and_only_its_users_may
     process: GatewayProcess, document: dict[str, Any], tmp_path: Path
 ) -> None:
     document["admin"] = {"address": "127.0.0.1:0", "users": [{"login": "operator", "passcode": "correct-horse"}]}
-    assert (await asked(process, document)).json["changes"] == ["admin"]
+    assert keys((await asked(process, document)).json["changes"]) == ["admin"]
     admin = await admin_of(process)
     assert (await admin.ask("/api/reload", "POST")).status == 401
     operator = AdminClient(process.admin, ("operator", "correct-horse"))
@@ -419,7 +427,7 @@ async def test_users_and_tls_of_the_admin_listener_change_and_only_its_users_may
     server = Identity(*authority.sign(tmp_path, "server"))
     document["admin"] |= {"tls": {"cert_file": str(server.certificate), "key_file": str(server.key)}}
     process.rewrite(document)
-    assert (await operator.ask("/api/reload", "POST")).json["changes"] == ["admin"]
+    assert keys((await operator.ask("/api/reload", "POST")).json["changes"]) == ["admin"]
     over_tls = AdminClient(process.admin, ("operator", "correct-horse"), authority.client())
     assert (await over_tls.ask("/api/overview")).status == 200
 
@@ -444,7 +452,7 @@ async def test_hang_ups_in_a_row_and_during_the_stop_do_no_harm(
     for _ in range(2):
         assert (await (await admin_of(process)).ask("/api/reload", "POST")).json["changes"] == []
     answer = await asked(process, document | {"drain_delay": "10min"})
-    assert answer.json["changes"] == ["drain_delay"]
+    assert keys(answer.json["changes"]) == ["drain_delay"]
     process.terminate()
     await process.until_logged("drain announced")
     process.child.send_signal(signal.SIGHUP)

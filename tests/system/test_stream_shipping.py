@@ -93,7 +93,7 @@ def test_what_is_shipped_is_collected_once(
     for number in range(3):
         finished(journal, number, b'{"e":"err"}\n' * 1000 * (number + 1))
     ship(broker_url, stream, journal)
-    assert all(mark_of(path).exists() for path in journal.glob(f"d=*/{PATTERN}"))
+    assert all(mark_of(path).exists() for path in journal.glob(f"d*=*/{PATTERN}"))
     assert collected(broker_url, stream, there, capsys) == 3
     assert contents(there) == contents(journal)
     # The next run begins where this one ended.
@@ -102,9 +102,9 @@ def test_what_is_shipped_is_collected_once(
     assert collected(broker_url, stream, there, capsys) == 1
     # Without its note it reads all of the stream again, and writes nothing twice.
     (there / NOTE_NAME).unlink()
-    before = {path: path.stat().st_mtime_ns for path in there.glob(f"d=*/{PATTERN}")}
+    before = {path: path.stat().st_mtime_ns for path in there.glob(f"d*=*/{PATTERN}")}
     assert collected(broker_url, stream, there, capsys) == 4
-    assert {path: path.stat().st_mtime_ns for path in there.glob(f"d=*/{PATTERN}")} == before
+    assert {path: path.stat().st_mtime_ns for path in there.glob(f"d*=*/{PATTERN}")} == before
 
 
 def test_a_large_segment_is_several_messages(
@@ -210,7 +210,7 @@ def test_a_collector_that_is_killed_at_any_moment_loses_and_repeats_nothing(
     collected(broker_url, stream, there, capsys)
     assert contents(there) == contents(journal)
     # What was killed amid a write leaves its part, which no reader takes for a segment.
-    assert len(list(there.glob("d=*/.*"))) <= 2
+    assert len(list(there.glob("d*=*/.*"))) <= 2
 
 
 def test_following_ends_with_sigterm(broker_url: str, stream: str, tmp_path: Path) -> None:

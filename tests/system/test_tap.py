@@ -39,7 +39,7 @@ LARGE = 3 << 20
 
 def journal(folder: Path) -> list[dict[str, Any]]:
     """All lines, once the tap has stopped."""
-    files = sorted(folder.glob(f"d=*/{PATTERN}"))
+    files = sorted(folder.glob(f"d*=*/{PATTERN}"))
     assert all(file.name.startswith("plugin-") for file in files)
     return [msgspec.json.decode(line) for file in files for line in file.read_bytes().splitlines()]
 

@@ -76,7 +76,7 @@ def _reads(ending: Ending | None) -> bool:
 
 
 def _lines(folder: Path) -> list[dict[str, Any]]:
-    (segment,) = folder.glob(f"d=*/{PATTERN}")
+    (segment,) = folder.glob(f"d*=*/{PATTERN}")
     return [json.loads(line) for line in segment.read_bytes().splitlines()]
 
 

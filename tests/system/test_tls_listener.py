@@ -339,6 +339,32 @@ async def test_a_client_without_tls_is_closed_and_others_go_on(
         await client.disconnect()
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize(
+    ("whose", "alerts"),
+    [("nobody", ("HANDSHAKE_FAILURE", "CERTIFICATE_REQUIRED")), ("stranger", ("UNKNOWN_CA", "UNKNOWN_CA"))],
+)
+async def test_a_refused_client_gets_the_alert_of_tls(
+    strict: GatewayProcess, files: Files, version: ssl.TLSVersion, whose: str, alerts: tuple[str, str]
+) -> None:
+    """Also with a CONNECT on its way, which a client of TLS 1.3 sends before it is refused."""
+    other = Identity(*files.stranger.sign(files.directory, "strange")) if whose == "stranger" else None
+    context = files.client(other)
+    context.maximum_version = version
+
+    def alert() -> str:
+        with socket.create_connection(strict.address, PATIENCE) as plain:
+            try:
+                with context.wrap_socket(plain, server_hostname="localhost") as client:
+                    client.sendall(encoded("CONNECT", accept_version="1.2"))
+                    client.recv(1)
+            except ssl.SSLError as error:
+                return str(error.reason)
+        return "none"
+
+    assert (await asyncio.to_thread(alert)).endswith("ALERT_" + alerts[version is ssl.TLSVersion.TLSv1_3])
+
+
 async def test_a_client_that_never_begins_is_closed_at_the_login_timeout(files: Files, broker_url: str) -> None:
     listener = files.listener() | {"login_timeout": "300ms"}
     with gateway_process(configuration(broker_url, listeners=[listener])) as process:
@@ -380,3 +406,17 @@ def plain_answer(address: Address, data: bytes) -> bytes:
 @pytest.mark.parametrize("before", [b"", b"\n", b"\r\n\n"])
 async def test_a_plain_port_does_not_answer_tls(gateway_address: Address, before: bytes) -> None:
     assert await asyncio.to_thread(plain_answer, gateway_address, before + b"\x16\x03\x01\x02\0\1\0") == b""
+
+
+async def test_http_on_a_stomp_port_is_answered_in_http(broker_url: str) -> None:
+    request = b"GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
+    with gateway_process(configuration(broker_url)) as process:
+        answer = await asyncio.to_thread(plain_answer, process.address, request)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"needs a listener with the key websocket" in answer
+        (ended,) = await process.until_logged("session ended")
+        assert ended["reason"] == "http-on-stomp-port"
+        (line,) = process.logged("http on a stomp port")
+        assert line["peer"] == ended["peer"]
+        assert "websocket" in line["hint"]
+        assert not process.logged("error sent")

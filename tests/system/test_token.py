@@ -28,6 +28,7 @@ from tests.support.brokers import private_broker, release_of
 from tests.support.deadline import PATIENCE, until, within
 from tests.support.gateway import Address, gateway_here, parsed
 from tests.support.stomp_client import StompClient
+from tests.support.websocket_client import RefusedError, WebSocketClient
 
 pytestmark = pytest.mark.system
 
@@ -446,3 +447,37 @@ async def _is_refused(address: Address, token: str) -> bool:
     async with StompClient.dialled(address) as client:
         client.write("CONNECT", accept_version="1.2", login="app", passcode=token)
         return (await client.receive()).command == "ERROR"
+
+
+# Tokens in the handshake of a WebSocket.
+
+
+@pytest.mark.parametrize(
+    "header",
+    [("Authorization", "Bearer {}"), ("Authorization", "bearer {}"), ("Cookie", "theme=dark; stomp={}; x=y")],
+    ids=["bearer", "small", "cookie"],
+)
+async def test_a_token_of_the_handshake_is_the_login(
+    broker: Broker, issuer: TokenIssuer, header: tuple[str, str]
+) -> None:
+    name, form = header
+    page = "https://shop.example.org"
+    handshake = {"bearer_tokens": True, "token_cookie": "stomp", "allowed_origins": [page]}
+    config = parsed(broker.amqp_url, listeners=[{"websocket": "127.0.0.1:0", **handshake}])
+    async with gateway_here(config) as gateway, within():
+        dialled = partial(WebSocketClient.dialled, gateway.addresses[0])
+        async with dialled(headers={name: form.format(issuer.token()), "Origin": page}) as client:
+            # What CONNECT says does not count.
+            await client.connect(login="app", passcode="wrong")
+            await client.ask("SEND", b"x", destination="/topic/nobody")
+        async with dialled(headers={name: form.format(issuer.token(-SOON)), "Origin": page}) as client:
+            client.write("CONNECT", accept_version="1.2", login="guest", passcode="guest")
+            await client.expect("ERROR", message="Bad CONNECT")
+        with pytest.raises(RefusedError):
+            async with dialled(headers={name: form.format(issuer.token()), "Origin": "https://evil.test"}):
+                pass
+        with pytest.raises(RefusedError):
+            async with dialled(headers={"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}):
+                pass
+        async with dialled() as client:
+            await client.connect(login="guest", passcode="guest")

@@ -59,7 +59,7 @@ def write_report(sql: Sql, options: ReportOptions, now: datetime | None = None) 
         start = generated if start is None else start
         span = Span(start, max(start + TEN_SECONDS, end or 0))
     queries = LakeQueries(
-        sql, span, now=generated, newest=newest_line(sql, known) if known else None, peak=options.peak,
+        sql, span, now=generated, newest=newest_line(sql, known, generated) if known else None, peak=options.peak,
         # Who asks about a time that has passed does not ask whether the lake is fresh.
         lag=None if end is not None and end < generated else round(options.lag * SECOND),
     )  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -241,8 +242,66 @@ def bars(
             _names(canvas, place, 340),
         )  # fmt: skip
 
-    named = _named((" · ".join(name_of(row[name]) for name in names) for row in rows), 38, 44)
+    named = _named((tuple(name_of(row[name]) for name in names if row[name] is not None) for row in rows), 38, 44)
     return _drawn(key, title, description, [*drawn, *named], draw)
+
+
+_SIDES: Final = ("sender", "destination", "receiver")
+_LABELS: Final[tuple[Mapping[str, Any], ...]] = (
+    {"align": "right", "dx": -8}, {"align": "center", "dy": -10}, {"align": "left", "dx": 8},
+)  # fmt: skip
+"""Where the names of a side stand."""
+
+
+def flows(key: str, title: str, description: str, rows: Rows) -> Markup:
+    """Lines from senders through destinations to receivers, as wide as they have ``messages``."""
+    ends = [_ends(rows, side) for side in _SIDES]
+    most = max(max(each.values()) for each in ends)
+    places = [{name: (place + 0.5) / len(each) for place, name in enumerate(each)} for each in ends]
+    links = Counter[tuple[int, str, str]]()
+    for row in rows:
+        for side in (0, 1):
+            links[side, row[_SIDES[side]], row[_SIDES[side + 1]]] += row["messages"]
+    drawn = [
+        {"x": side, "to": side + 1, "y": places[side][start], "end": places[side + 1][end],
+         "width": 1 + 11 * n / most}
+        for (side, start, end), n in links.items()
+    ]  # fmt: skip
+    named = [
+        {"side": side, "y": places[side][name], "wide": shortened(name_of(name), 28),
+         "narrow": shortened(name_of(name), 13)}
+        for side, each in enumerate(ends) for name in each
+    ]  # fmt: skip
+
+    def draw(wide: bool) -> tuple[Canvas, Any]:
+        height = max(map(len, ends)) * (30 if wide else 34)
+        margin = 220 if wide else 96
+        canvas = Canvas(wide, height, left=margin, right=margin, top=8, bottom=8)
+        across, down = alt.Scale(domain=[0, 2], nice=False), alt.Scale(domain=[0, 1], nice=False, reverse=True)
+        base = _DATA.encode(y=alt.Y("y:Q", axis=None, scale=down))
+        link = base.transform_filter("isValid(datum.to)").mark_rule(color="var(--c1)", opacity=0.35).encode(
+            x=alt.X("x:Q", axis=None, scale=across), x2="to:Q", y2="end:Q",
+            strokeWidth=alt.StrokeWidth("width:Q", scale=None),
+        )  # fmt: skip
+        text = "wide" if wide else "narrow"
+        labels = [
+            base.transform_filter(f"datum.side === {side}").mark_text(color="var(--ink)", **where).encode(
+                x=alt.X("side:Q", axis=None, scale=across), text=f"{text}:N"
+            )
+            for side, where in enumerate(_LABELS)
+        ]  # fmt: skip
+        dots = base.transform_filter("isValid(datum.side)").mark_point(size=40, filled=True, color="var(--c2)")
+        return canvas, alt.layer(link, dots.encode(x=alt.X("side:Q", axis=None, scale=across)), *labels)
+
+    return _drawn(key, title, description, [*drawn, *named], draw)
+
+
+def _ends(rows: Rows, side: str) -> Mapping[str, float]:
+    """The names on a side with their messages, the busiest first, and others together last."""
+    found = Counter[str]()
+    for row in rows:
+        found[row[side]] += row["messages"]
+    return dict(sorted(found.items(), key=lambda pair: (pair[0].endswith(" others"), -pair[1], pair[0])))
 
 
 def _row(canvas: Canvas, slots: int, gap: float) -> dict[str, Any]:
@@ -254,10 +313,17 @@ def _row(canvas: Canvas, slots: int, gap: float) -> dict[str, Any]:
     }
 
 
-def _named(names: Iterable[str], wide: int, narrow: int) -> Iterator[Mapping[str, Any]]:
-    """Rows with the names, in so many columns beside the rows and above them."""
-    for row, name in enumerate(names):
-        yield {"row": row, "slot": 0, "wide": shortened(name, wide), "narrow": shortened(name, narrow)}
+def _named(names: Iterable[Sequence[str]], wide: int, narrow: int) -> Iterator[Mapping[str, Any]]:
+    """Rows with the names, in so many columns beside the rows and above them; each has one or several parts."""
+    for row, parts in enumerate(names):
+        yield {"row": row, "slot": 0, "wide": _joined(parts, wide), "narrow": _joined(parts, narrow)}
+
+
+def _joined(parts: Sequence[str], columns: int) -> str:
+    """Parts in so many columns. The others tell rows apart whose first part is the same, so that one gives way."""
+    first, *others = parts or [name_of(None)]
+    rest = shortened("".join(f" · {part}" for part in others), columns // 2)
+    return shortened(first, columns - columns_of(rest)) + rest
 
 
 def _names(canvas: Canvas, place: Mapping[str, Any], room: float) -> Any:
@@ -306,4 +372,6 @@ def lifelines(key: str, title: str, description: str, rows: Rows, end: int) -> M
             _names(canvas, place, 200),
         )  # fmt: skip
 
-    return _drawn(key, title, description, [*values, *_named((name_of(row["sub_name"]) for row in rows), 35, 25)], draw)
+    return _drawn(
+        key, title, description, [*values, *_named(([name_of(row["sub_name"])] for row in rows), 35, 25)], draw
+    )

@@ -20,6 +20,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "name": ClientText,
     "short": lambda text, columns: shortened(name_of(text), columns),
     "event": lambda event: LATENCIES.get(event, event),
+    "text": lambda text: "" if text is None else ClientText(text),
     "now_or_moment": lambda at: "now" if at is None else units.moment(at),
     "day": lambda at: units.moment(at)[:10],
     **{each.__name__: each for each in (
@@ -29,7 +30,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
 }  # fmt: skip
 
 
-_OF_NONE: Final = ("name", "now_or_moment")
+_OF_NONE: Final = ("name", "text", "now_or_moment")
 
 
 def shown(row: Mapping[str, Any], cell: str) -> Any:  # noqa: ANN401 - what a filter makes

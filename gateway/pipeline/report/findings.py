@@ -43,6 +43,16 @@ RULES: Final[Mapping[str, ReportRule]] = {
         "(lag_seconds * 1000000) | duration ~ ' old' }}: ingest does not run, journals do not arrive, or no "
         "gateway runs."
     ),
+    "node-silent": ReportRule(
+        "{{ node | name }} has written no line for {{ (lag_seconds * 1000000) | duration }}, and has not closed its "
+        "journal: it was killed, is idle, or its segments do not arrive.",
+        "nodes that have written no line",
+    ),
+    "clock-ahead": ReportRule(
+        "The clock of {{ node | name }} is {{ (ahead_seconds * 1000000) | duration }} ahead: its lines are on wrong "
+        "days. Set it by NTP.",
+        "nodes whose clock is ahead",
+    ),
     "journal-not-closed": ReportRule(
         "{{ node | name }} never closed its journal: the boot of {{ first | spoken }} wrote its last line at "
         "{{ last | spoken }}. Its last moments may be missing, so figures are a lower bound.",
@@ -175,6 +185,11 @@ stomp_lake_findings{rule="{{ rule }}"} {{ each.total if each.attention else 0 }}
 {% if newest is not none %}
 stomp_lake_newest_line_timestamp_seconds {{ newest / 1000000 }}
 {% endif %}
+# HELP stomp_lake_node_newest_line_timestamp_seconds Time of the newest line of a node, of those that wrote in a week.
+# TYPE stomp_lake_node_newest_line_timestamp_seconds gauge
+{% for each in nodes %}
+stomp_lake_node_newest_line_timestamp_seconds{node="{{ each.node }}",impl="{{ each.impl }}"} {{ each.last / 1000000 }}
+{% endfor %}
 # HELP stomp_lake_report_timestamp_seconds Time at which the lake was read.
 # TYPE stomp_lake_report_timestamp_seconds gauge
 stomp_lake_report_timestamp_seconds {{ now / 1000000 }}
@@ -186,4 +201,6 @@ stomp_lake_peak_messages_per_second {{ found.peak.rows | map(attribute="messages
 
 def as_prometheus(queries: LakeQueries, found: Mapping[str, Found]) -> str:
     """The number of findings by rule, and what thresholds are set on, as gauges."""
-    return TEMPLATES.from_string(_PROMETHEUS).render(found=found, newest=queries.newest, now=queries.now) + "\n"
+    nodes = queries.rows("newest_by_node")
+    text = TEMPLATES.from_string(_PROMETHEUS).render(found=found, newest=queries.newest, now=queries.now, nodes=nodes)
+    return text + "\n"

@@ -25,6 +25,7 @@ def full_page(queries: LakeQueries, found: Mapping[str, Found]) -> str:
     return _rendered(
         queries, found, title=f"STOMP traffic {moment(span.start)} to {moment(span.end)} UTC", span=span,
         as_of=span.end if queries.newest is None else queries.newest, ask=queries.rows,
+        slowest={row["event"]: row for row in queries.rows("slowest_vhosts")},
         measured={row["event"]: row for row in queries.rows("latencies")}, width=queries.width,
         wide=queries.wide, shown=shown, charts=charts, latencies=LATENCIES, known_features=FEATURES,
     )  # fmt: skip

@@ -81,8 +81,11 @@ def known_span(sql: Sql) -> Span | None:
     return Span(boots["first"] // TEN_SECONDS * TEN_SECONDS, (boots["last"] // TEN_SECONDS + 1) * TEN_SECONDS)
 
 
-def newest_line(sql: Sql, known: Span) -> int:
-    """The last moment that the lake knows of, to ten seconds."""
+def newest_line(sql: Sql, known: Span, now: int) -> int:
+    """The last moment that the lake knows of, to ten seconds; of times ahead of the ingest's clock, the ingest's."""
+    written: int | None = _asked(sql, _QUERIES.module, "newest_of_nodes", now=now)[0]["last"]
+    if written is not None:
+        return written
     last: int | None = _asked(sql, _QUERIES.module, "known_boots")[0]["last"]
     return known.end if last is None else max(last, known.end - TEN_SECONDS)
 

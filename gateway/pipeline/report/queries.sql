@@ -3,6 +3,7 @@ The questions of the report, in the SQL of DataFusion; `LakeQueries` fills in th
 rows there are without the limit. Times are microseconds since the epoch, UTC.
 #}
 {% set most_rows, most_found = 500, 100 %}{# of a table and of a rule; others are counted #}
+{% set drawn_ends = 16 %}{# of a side of the drawing of flows; the last one may be all others #}
 {% set layers = 7 %}{# of stacked bars that can be told apart: each has a colour and a hatch of its own #}
 {% macro us(column) %}cast({{ column }} AS bigint){% endmacro %}
 {% macro bin(width) %}at - ((at % {{ width }}) + {{ width }}) % {{ width }}{% endmacro %}{# before the epoch, too #}
@@ -44,11 +45,20 @@ WHERE d IN ('{{ first_day }}', '{{ last_day }}'){% endmacro %}
 {% macro known_boots() %}
 SELECT {{ us("min(first_ts)") }} AS first, {{ us("max(last_ts)") }} AS last FROM boots{% endmacro %}
 
+{# The newest line of each node, of those that wrote in a week: a node that is silent for longer counts as gone. A time that is
+ahead of the ingest's clock counts as that of the ingest, so that a wrong clock hides nothing; `ahead` is by how much. #}
+{% macro fresh_nodes(now) %}
+SELECT node, impl, max(least({{ us("newest") }}, {{ us("ingested") }})) AS last,
+       max({{ us("newest") }} - {{ us("ingested") }}) FILTER (WHERE {{ us("ingested") }} > {{ now - 86_400_000_000 }}) AS ahead
+FROM segments WHERE newest IS NOT NULL AND d >= '{{ (now - 8 * 86_400_000_000) | day }}' GROUP BY node, impl{% endmacro %}
+{% macro newest_of_nodes(now) %}
+SELECT max(last) AS last FROM ({{ fresh_nodes(now) }}){% endmacro %}
+
 {# What other questions ask: views of the tables within the span #}
 
 {% macro views() %}
 CREATE OR REPLACE VIEW slots AS
-    SELECT {{ us("ts10") }} AS at, event, code, bucket, coalesce(n, 0.0) AS n, coalesce(bytes, 0.0) AS bytes
+    SELECT {{ us("ts10") }} AS at, vhost, event, code, bucket, coalesce(n, 0.0) AS n, coalesce(bytes, 0.0) AS bytes
     FROM traffic_10s WHERE event IS NOT NULL AND {{ during("ts10", 10_000_000) }};
 CREATE OR REPLACE VIEW periods AS SELECT {{ bin(span.period) }} AS at, event, code, bucket, n FROM slots;
 -- A row for each run of a gateway, over all its days. followed: the same gateway has started again since.
@@ -91,7 +101,8 @@ CREATE OR REPLACE VIEW uses AS
 {# All that has happened, in bins: small, and read once. #}
 {% macro counts() %}
 CREATE OR REPLACE TABLE counts AS
-    SELECT {{ bin(width) }} AS at, event, code, bucket, sum(n) AS n, sum(bytes) AS bytes FROM slots GROUP BY 1, 2, 3, 4
+    SELECT {{ bin(width) }} AS at, vhost, event, code, bucket, sum(n) AS n, sum(bytes) AS bytes FROM slots
+    GROUP BY 1, 2, 3, 4, 5
 {%- endmacro %}
 {% macro bins(width) %}
 (SELECT value AS at, greatest(least(value + {{ width }}, {{ span.end }}) - greatest(value, {{ span.start }}), 10000000)
@@ -124,6 +135,28 @@ SELECT count(*) FILTER (WHERE change > 0) AS total, coalesce(max(open), 0) AS at
 SELECT node, impl, string_agg(DISTINCT gateway_version, ', ') AS versions, count(*) OVER () AS in_all
 FROM runs GROUP BY node, impl ORDER BY impl, node LIMIT 12{% endmacro %}
 
+{# A line for each node, those that have been silent for longest first. #}
+{% macro node_table() %}
+SELECT r.node, r.impl, string_agg(DISTINCT gateway_version, ', ') AS versions, count(*) AS boots, min(first) AS first,
+       max(last) AS last, coalesce(sum(lines), 0) AS lines, coalesce(sum(dropped), 0) AS dropped,
+       coalesce(max(s.sessions), 0) AS sessions, coalesce(max(bytes_in), 0) AS bytes_in,
+       coalesce(max(bytes_out), 0) AS bytes_out, count(*) OVER () AS in_all
+FROM runs r LEFT JOIN (
+    SELECT node, impl, count(*) AS sessions, sum(bytes_in) AS bytes_in, sum(bytes_out) AS bytes_out FROM sessions
+    WHERE {{ touched(us("started"), us("ended")) }} GROUP BY node, impl) s ON r.node = s.node AND r.impl = s.impl
+GROUP BY r.node, r.impl ORDER BY last, node LIMIT {{ most_rows }}{% endmacro %}
+
+{# The last 24 hours of the span, those before, and those a week before, whether or not the span has them. #}
+{% macro days_compared() %}
+{% set day, end = 86_400_000_000, span.end %}
+SELECT CASE period WHEN 0 THEN 'The last 24 hours' WHEN 1 THEN 'The 24 hours before' ELSE 'A week before' END AS time,
+       {{ n_of("send") }} AS sent, {{ n_of("deliver") }} AS delivered, {{ n_of("ack") }} AS acked,
+       coalesce(sum(n) FILTER (WHERE event = 'deliver' AND code = 'redelivered'), 0) AS redelivered,
+       {{ n_of("error") }} AS errors, {{ n_of("connect") }} AS sessions
+FROM (SELECT ({{ end }} - 1 - {{ us("ts10") }}) / {{ day }} AS period, event, code, n FROM traffic_10s
+      WHERE d >= '{{ (end - 8 * day) | day }}' AND d <= '{{ (end - 1) | day }}' AND {{ us("ts10") }} < {{ end }})
+WHERE period IN (0, 1, 7) GROUP BY period ORDER BY period{% endmacro %}
+
 {% macro boots() %}
 SELECT *, CASE WHEN closed THEN 'yes' WHEN lost THEN 'no, and it started again' ELSE 'not yet' END AS state,
        count(*) OVER () AS in_all
@@ -136,6 +169,13 @@ SELECT b.at, middle, {{ n_of("send") }} AS sent, {{ n_of("send") }} / seconds AS
 FROM {{ bins(width) }} b LEFT JOIN counts c ON b.at = c.at GROUP BY b.at, seconds, middle ORDER BY b.at{% endmacro %}
 
 {% macro latencies() %}{{ percentiles("event", "counts") }}{% endmacro %}
+{# The slowest virtual host of each kind of latency, of those with at least 20 measurements if there is one. #}
+{% macro slowest_vhosts() %}
+SELECT event, vhost, p99, vhosts FROM (
+    SELECT *, count(*) OVER (PARTITION BY event) AS vhosts,
+           row_number() OVER (PARTITION BY event ORDER BY n >= 20 DESC, p99 DESC, vhost) AS place
+    FROM ({{ percentiles("event, vhost", "counts") }}))
+WHERE place = 1{% endmacro %}
 {% macro latency_bins(event) %}
 SELECT b.at, middle, coalesce(n, 0) AS n, p50, p95, p99
 FROM {{ bins(width) }} b LEFT JOIN ({{ percentiles("event, at", "counts") }}) l ON b.at = l.at AND event = '{{ event }}'
@@ -153,12 +193,43 @@ WHERE place = 1 ORDER BY p99_us DESC, destination, event LIMIT 20{% endmacro %}
 WITH placed AS (SELECT *, row_number() OVER (ORDER BY sent + delivered DESC, vhost, destination) AS place
                 FROM destinations)
 SELECT CASE WHEN count(*) = 1 THEN min(destination) ELSE count(*) || ' others together' END AS destination,
+       CASE WHEN count(*) = 1 AND (SELECT count(DISTINCT vhost) FROM destinations) > 1 THEN min(vhost) END AS vhost,
        sum(sent) AS sent, sum(delivered) AS delivered
 FROM placed GROUP BY least(place, 16) ORDER BY min(place){% endmacro %}
 
+{# What was sent and delivered nowhere is no loss: on a topic that is what happens without a subscription. #}
 {% macro destination_table() %}
-SELECT *, count(*) OVER () AS in_all FROM destinations
+WITH heard AS (
+    SELECT vhost AS of_vhost, destination AS name, coalesce(sum(messages) FILTER (WHERE subscribed IS NOT NULL), 0) AS heard
+    FROM flows_hour WHERE {{ during("hour", 3_600_000_000) }} GROUP BY vhost, destination)
+SELECT d.*, CASE WHEN sent = 0 OR delivered > 0 OR heard IS NULL THEN NULL WHEN heard > 0 THEN 'delivered to wildcards'
+                 WHEN dest_kind IN ('topic', 'exchange') THEN 'nobody subscribed here' ELSE 'nobody consumed here' END AS remark,
+       count(*) OVER () AS in_all
+FROM destinations d LEFT JOIN heard ON destination = name AND vhost IS NOT DISTINCT FROM of_vhost
 ORDER BY sent + delivered DESC, vhost, destination LIMIT {{ most_rows }}{% endmacro %}
+
+{# Who sends to whom: the busiest ends by name, all others of their kind as one. #}
+{% macro flow_end(column) %}
+(SELECT {{ column }} AS name, CASE WHEN place < {{ drawn_ends }} OR many = {{ drawn_ends }} THEN {{ column }}
+        ELSE (many - {{ drawn_ends - 1 }}) || ' others' END AS shown
+ FROM (SELECT {{ column }}, row_number() OVER (ORDER BY sum(messages) DESC, {{ column }}) AS place,
+              count(*) OVER () AS many
+       FROM flows GROUP BY {{ column }})){% endmacro %}
+{% macro flows() %}
+WITH flows AS (
+    SELECT coalesce(sender, '(nobody)') AS sender, destination, messages, bytes,
+           CASE WHEN subscribed IS NULL THEN '(nobody)' ELSE coalesce(sub_name, receiver, '(none)') END AS receiver
+    FROM flows_hour WHERE messages > 0 AND {{ during("hour", 3_600_000_000) }})
+SELECT s.shown AS sender, d.shown AS destination, r.shown AS receiver, sum(messages) AS messages, sum(bytes) AS bytes
+FROM flows f JOIN {{ flow_end("sender") }} s ON f.sender = s.name
+JOIN {{ flow_end("destination") }} d ON f.destination = d.name JOIN {{ flow_end("receiver") }} r ON f.receiver = r.name
+GROUP BY 1, 2, 3 ORDER BY messages DESC, 1, 2, 3{% endmacro %}
+{% macro flow_table() %}
+SELECT sender, vhost, destination, subscribed, receiver, sub_name, sum(messages) AS messages, sum(bytes) AS bytes,
+       max(p99_us) AS p99_us, count(*) OVER () AS in_all
+FROM flows_hour WHERE messages > 0 AND {{ during("hour", 3_600_000_000) }}
+GROUP BY sender, vhost, destination, subscribed, receiver, sub_name
+ORDER BY messages DESC, sender, destination, receiver LIMIT {{ most_rows }}{% endmacro %}
 
 {# Errors by code: the most frequent codes have a layer of their own, all others share the last one. #}
 {% macro coded() %}
@@ -222,6 +293,19 @@ ORDER BY c.n DESC, c.code{% endmacro %}
 {% set age = none if newest is none else now - newest %}
 SELECT {{ "cast(NULL AS bigint)" if age is none else age // 1_000_000 }} AS lag_seconds
 WHERE {{ lag is not none and (age is none or age > lag) }}{% endmacro %}
+
+{# A node whose last boot has closed is not expected to write. While the whole lake is late, that is said once. #}
+{% macro node_silent() %}
+SELECT f.node, f.impl, last, ({{ now }} - last) / 1000000 AS lag_seconds, count(*) OVER () AS in_all
+FROM ({{ fresh_nodes(now) }}) f
+WHERE {{ lag is not none and newest is not none and now - newest <= lag }}
+      AND {{ now }} - last BETWEEN {{ (lag or 0) + 1 }} AND {{ 7 * 86_400_000_000 }}
+      AND (node, impl) NOT IN (SELECT (node, impl) FROM all_runs WHERE closed AND NOT followed)
+ORDER BY last, node LIMIT {{ most_found }}{% endmacro %}
+{% macro clock_ahead() %}
+SELECT node, impl, ahead / 1000000 AS ahead_seconds, count(*) OVER () AS in_all
+FROM ({{ fresh_nodes(now) }}) WHERE ahead > 300000000 ORDER BY ahead DESC, node LIMIT {{ most_found }}{% endmacro %}
+{% macro newest_by_node() %}SELECT * FROM ({{ fresh_nodes(now) }}) ORDER BY impl, node{% endmacro %}
 
 {% macro runs_that(where) %}
 SELECT node, impl, boot, first, last, dropped, count(*) OVER () AS in_all

@@ -12,9 +12,10 @@ from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 from gateway.amqp import methods
-from gateway.amqp.codec import CANCEL, Piece, encode_nack
+from gateway.amqp.codec import CANCEL, encode_nack
 from gateway.amqp.methods import CHANNEL_CLOSE_OK, Close, Method
 from gateway.amqp.splitter import Sink
+from gateway.pieces import Body, Piece
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
 from gateway.server.broker.link import Link, LinkUser
 from gateway.session.queues import Argument, QueueSpec
@@ -145,7 +146,7 @@ class LinkChannel:
         self.discard(owner)
         _ = self.start_closing()
 
-    def declare(self, queue: QueueSpec, *, nowait: bool = False) -> Awaitable[str]:
+    def declare(self, queue: QueueSpec, *, nowait: bool = False) -> asyncio.Future[str]:
         """Declare a queue (queue.declare); its name, which the broker chooses if ``queue`` has none.
 
         With ``nowait``, for a queue with a name, the answer to a later method is this one's, too.
@@ -364,7 +365,7 @@ def _discard(*pieces: Piece) -> None:
     """Write nothing: the channel is closed."""
 
 
-def ignore_delivery(tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
+def ignore_delivery(tag: int, redelivered: bool, route: bytes, properties: bytes, body: Body) -> None:
     """For a sink that drops deliveries or gets none."""
 
 

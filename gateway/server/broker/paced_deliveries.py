@@ -12,12 +12,13 @@ from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from gateway.amqp.splitter import DeliverAlike, Sink
+from gateway.pieces import Body
 from gateway.server.fault_boundary import FaultOwner, guarded, report
 from gateway.server.paced_work import PacedWork
 
 _WAITING: Final = "deliveries wait"
 
-_Delivery = tuple[int, bool, bytes, bytes, bytes]
+_Delivery = tuple[int, bool, bytes, bytes, Body]
 
 
 class _Link(Protocol):
@@ -58,7 +59,7 @@ class PacedDeliveries:
         self._waiting.clear()
 
     def _deliver(
-        self, channel: FaultOwner, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes
+        self, channel: FaultOwner, tag: int, redelivered: bool, route: bytes, properties: bytes, body: Body
     ) -> None:
         """HOT: once per message to a subscription with a selector, or once for many that are alike."""
         waiting = self._waiting

@@ -103,8 +103,11 @@ class Bridge:
 
     # Bytes.
 
-    def flush(self) -> None:
-        """Send the session's publishes and settlements, and start its operations. HOT: once per batch."""
+    def flush(self) -> bool:
+        """Send the session's publishes and settlements, and start its operations. HOT: once per batch.
+
+        Whether an operation is done already, so that the session may go on.
+        """
         session, parts = self._session, self._parts
         if parts is not None:
             parts.publishing.flush()
@@ -113,26 +116,28 @@ class Bridge:
                 channel = parts.channels.get(subscription)
                 if channel is not None:
                     channel.write(settlements)
+        is_any_done = False
         while (operation := session.take_operation()) is not None:
-            self._begin(operation)
+            is_any_done |= self._begin(operation)
             if self._is_forgotten:
-                return
+                return False
         parts = self._parts
         if parts is not None and parts.leaving.moments:
             parts.leaving.look()
+        return is_any_done
 
-    def _begin(self, operation: ops.Operation) -> None:
+    def _begin(self, operation: ops.Operation) -> bool:
         if isinstance(operation, ops.Login):
             if (event := self._login.log_in_at_once(operation)) is not None:
                 self._answer(operation, event)
                 self._callbacks.advance_rest()
-                return
+                return False
         elif isinstance(operation, ops.PreparePublisher):
             publishing = self.parts.publishing
-            if self._pool.starts.take_turn() and (prepared := publishing.prepare_at_once(operation)) is not None:
+            may_begin = publishing.is_open or self._pool.starts.take_turn()
+            if may_begin and (prepared := publishing.prepare_at_once(operation)) is not None:
                 self._answer(operation, prepared)
-                self._callbacks.advance_paced()
-                return
+                return True
         elif not isinstance(operation, ops.CloseUpstream):
             # Here, since the session may be over before the task begins.
             _ = self.parts
@@ -142,6 +147,7 @@ class Bridge:
         task = self._spawn(self._carry_out(operation, tuple(self._tasks)), name=f"stomp-operation {self._client}")
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
+        return False
 
     @property
     def has_parts(self) -> bool:
@@ -346,7 +352,14 @@ class Bridge:
 
     def channel_closed(self, refusal: UpstreamError, *, publishing: bool) -> None:
         """The broker closed a channel without being asked."""
-        self.handle(ops.ChannelClosed(refusal.code, refusal.text, publishing=publishing))
+        if self._is_forgotten:
+            return
+        is_away = refusal.method == QUEUE_DECLARE and refusal.code == NOT_FOUND
+        if is_away:
+            # A declaration makes a queue that does not exist.
+            self._pool.queue_away(self._session.settings)
+            self.parts.restorer.log.waits(refusal.text)
+        self.handle(ops.ChannelClosed(refusal.code, refusal.text, publishing, may_pass=is_away))
 
     @property
     def subscriptions(self) -> Collection[Subscription]:

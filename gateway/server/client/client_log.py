@@ -9,7 +9,7 @@ import structlog
 from gateway.config.listener_settings import Listener
 from gateway.errors import CloseReason, StompError
 from gateway.server.client.connection_stats import ConnectionStats
-from gateway.server.listen.accepted_connection import TLS_HINT, AcceptedConnection
+from gateway.server.listen.accepted_connection import HTTP_HINT, TLS_HINT, AcceptedConnection
 from gateway.server.log_limits import LogLimits, LogRateLimiter
 from gateway.session.session import Session
 
@@ -18,6 +18,12 @@ log = structlog.get_logger("gateway.session")
 # Logged bytes of an ERROR's body, and characters of a name that a client gives and nobody has accepted.
 _LONGEST_TEXT: Final = 300
 _LONGEST_NAME: Final = 100
+
+# Ends of clients that speak another protocol: the line about them, and its hint.
+_OTHER_PROTOCOLS: Final = {
+    CloseReason.TLS_ON_PLAIN_PORT: ("tls on a plain port", TLS_HINT),
+    CloseReason.HTTP_ON_STOMP_PORT: ("http on a stomp port", HTTP_HINT),
+}
 
 
 class ClientLog:
@@ -72,9 +78,10 @@ class ClientLog:
 
     def ended(self, reason: CloseReason | None) -> None:
         """The session is over."""
-        if reason is CloseReason.TLS_ON_PLAIN_PORT:
+        if reason in _OTHER_PROTOCOLS:
+            event, hint = _OTHER_PROTOCOLS[reason]
             limiter, address, peer = self._accepted.log_limiter, str(self._listener.address), self._stats.peer
-            if not limiter.info("tls on a plain port", address=address, peer=peer, hint=TLS_HINT):
+            if not limiter.info(event, address=address, peer=peer, hint=hint):
                 return
         unsaid = self._repeats.unsaid() if self._repeats is not None else 0
         details = {"errors_left_out": unsaid} if unsaid else {}
@@ -82,7 +89,7 @@ class ClientLog:
             self._log("session ended", reason=reason.value if reason else "unknown", **details)
 
     def errors(self) -> None:
-        """Log and count the ERRORs that the session has sent since the last call."""
+        """Log and count the ERRORs of the session since the last call."""
         for error in self._session.take_errors():
             self._stats.failed(error)
             if not self._is_told(error):
@@ -111,7 +118,8 @@ class ClientLog:
             login = None if refused.login is None else refused.login.decode(errors="replace")
             self.login_refused(refused.virtual_host, login, text, **details)
         else:
-            self._log("error sent", message=error.message, text=text, closes=error.close is not None, **details)
+            event = "error sent" if error.is_sent else "send failed"
+            self._log(event, message=error.message, text=text, closes=error.close is not None, **details)
 
     def failed(self, error: BaseException) -> None:
         """A fault of the gateway."""

@@ -344,7 +344,8 @@ class ClientConnection(StompProtocol):
         if not self._waits_for_turn:
             session.run(self._decoder)
             self._rate_limiter.charge(self.stats.bytes_in)
-        self._flush()
+        while self._flush() and not self._waits_for_turn:
+            session.run(self._decoder)
         if session.state is State.CLOSED:
             self._close()
         elif self._is_done():
@@ -375,10 +376,12 @@ class ClientConnection(StompProtocol):
             return False
         return self._is_lost or not session.confirms.owes_receipts
 
-    def _flush(self) -> None:
+    def _flush(self) -> bool:
+        """Write to both sides; whether the session may go on at once."""
         # The client's settlements reach the broker before their receipts reach the client.
-        self._bridge.flush()
+        may_go_on = self._bridge.flush()
         self._write_output()
+        return may_go_on
 
     def flush_batch(self) -> None:
         """Write what one read from the broker has brought, and go on if anything may have waited for it.
@@ -401,8 +404,9 @@ class ClientConnection(StompProtocol):
 
     def _write_output(self) -> None:
         session, output = self.session, self._output
-        if session.output:
+        if session.has_unlogged_errors:
             self._log.errors()
+        if session.output:
             if self._is_lost:
                 session.output.clear()
             else:
@@ -449,7 +453,8 @@ class ClientConnection(StompProtocol):
 
     def _read_or_pause(self) -> None:
         self.stats.batch_done()
-        wanted = self.session.wants_read and not self._waits_for_turn and not self._is_queued
+        takes_frames = self.session.wants_read or self.session.refuses_sends
+        wanted = takes_frames and not self._waits_for_turn and not self._is_queued
         if wanted is not self._reading and not self._is_lost:
             self._reading = wanted
             if wanted:
@@ -522,7 +527,9 @@ class ClientConnection(StompProtocol):
         session.time_passed(now)
         self._bridge.time_passed()
         self.stats.time_passed()
-        if session.output:
+        if session.refuses_sends and not self._reading:
+            self.advance()
+        elif session.output:
             self._flush()
         if session.has_auto_acks and not self._context.auto_acks.is_scheduled(self):
             self.settle()

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from hashlib import blake2b
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from gateway.config.model import FailedLoginLimits
-from gateway.config.virtual_host import Upstream, VirtualHost
 from gateway.errors import GatewayError
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, LinkDownError, UpstreamError
 from gateway.server.broker.connector import Credentials
@@ -35,7 +34,20 @@ _HASH_SIZE: Final = 16
 
 Answer = TypeVar("Answer")
 
-_SlotKey = tuple[str, Upstream]
+
+class Realm(Protocol):
+    """What a login is for: a virtual host, with the brokers that are asked about it; or the admin listener."""
+
+    @property
+    def name(self) -> str:
+        """By which logins are told from those for others."""
+
+    @property
+    def upstream(self) -> Hashable:
+        """Who is asked."""
+
+
+_SlotKey = tuple[str, Hashable]
 """An address, and where its logins are checked."""
 
 
@@ -75,7 +87,7 @@ class FailedLogins:
     async def guard(
         self,
         host: str,
-        virtual_host: VirtualHost,
+        realm: Realm,
         credentials: Credentials,
         ask: Callable[[], Awaitable[Answer]],
         refused: Callable[[float], Awaitable[None]],
@@ -91,11 +103,11 @@ class FailedLogins:
             Exception: those of ``ask``.
         """
         address = network_of(host)
-        accepted = self._hash(address, virtual_host.name, credentials.login, credentials.passcode)
+        accepted = self._hash(address, realm.name, credentials.login, credentials.passcode)
         login = self._hash(address, credentials.login)
         try:
             async with patience():
-                answer = await self._ask(accepted, login, (address, virtual_host.upstream), ask)
+                answer = await self._ask(accepted, login, (address, realm.upstream), ask)
         except UpstreamError as refusal:
             if refusal.code == ACCESS_REFUSED and not isinstance(refusal, LinkDownError):
                 await refused(self._refused(login, address))
@@ -104,10 +116,10 @@ class FailedLogins:
         return answer
 
     def at_once(
-        self, host: str, virtual_host: VirtualHost, credentials: Credentials, log_in: Callable[[], Answer | None]
+        self, host: str, realm: Realm, credentials: Credentials, log_in: Callable[[], Answer | None]
     ) -> Answer | None:
         """As ``guard`` for a login that the broker need not be asked about, if it was accepted from there lately."""
-        accepted = self._hash(network_of(host), virtual_host.name, credentials.login, credentials.passcode)
+        accepted = self._hash(network_of(host), realm.name, credentials.login, credentials.passcode)
         answer = log_in() if self._accepted.count(accepted) else None
         if answer is not None:
             self._accepted.renew(accepted)

@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from gateway.amqp.codec import Piece
 from gateway.errors import CloseReason
+from gateway.pieces import Piece
 from gateway.server.client.connection_stats import ConnectionStats
 from gateway.server.client.trace import FAULT, Trace, TraceLine, line_of
 from gateway.server.fault_boundary import guarded

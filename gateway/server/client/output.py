@@ -17,10 +17,10 @@ from typing import Final, Protocol, cast
 
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason
+from gateway.pieces import LARGE, Body, gathered
 from gateway.server.client.frame_watch import WatchedTransport
 from gateway.server.fault_boundary import FaultOwner, guarded
 from gateway.server.listen.websocket_transport import WebSocketTransport
-from gateway.session.pieces import LARGE, gathered
 from gateway.session.subscription import split_frames
 
 # When this many times `client_buffer` wait, further messages go back to their queues until the client catches up. The
@@ -76,7 +76,7 @@ class ClientOutput:
         self.transport.set_write_buffer_limits(high=self._buffer, low=self._buffer // 4)
         self.slow_consumer_timeout = virtual_host.slow_consumer_timeout
 
-    def write(self, output: list[bytes]) -> int:
+    def write(self, output: list[Body]) -> int:
         """Write the frames of a session's output; the number of STOMP bytes. HOT: once per batch.
 
         The output is emptied first, because the write may call ``pause_writing``, which may change the session.
@@ -85,22 +85,21 @@ class ClientOutput:
             frames = split_frames(output)
             output.clear()
             return self.websocket.write_messages(frames)
-        if len(output) > 1 and len(output[-2]) >= LARGE:
-            # The body of the last MESSAGE; those before it are mostly about as large.
-            pieces = gathered(output)
-            output.clear()
-            self.transport.writelines(pieces)
-            return sum(map(len, pieces))
-        data = b"".join(output)
+        # The body of the last MESSAGE; those before it are mostly about as large.
+        is_large = len(output) > 1 and len(output[-2]) >= LARGE
+        try:
+            pieces = gathered(output) if is_large else [b"".join(output)]  # type: ignore[arg-type]
+        except TypeError:
+            pieces = gathered(output)  # one of those is in pieces
         output.clear()
         try:
-            self.transport.write(data)
+            self.transport.writelines(pieces)
         except RuntimeError:
             # The client has reset the connection, and uvloop tells a moment later (``connection_lost``).
             if not self.transport.is_closing():
                 raise
             return 0
-        return len(data)
+        return sum(map(len, pieces))
 
     def pause(self, now: float) -> None:
         """The transport's buffer is full; ``now`` is in seconds."""

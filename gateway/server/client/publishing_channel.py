@@ -44,7 +44,7 @@ class PublishingChannel:
 
     __slots__ = (
         "_awaited", "_background", "_bulk_sender", "_channel", "_has_rest", "_is_bulk", "_is_scheduled",
-        "_is_window_full", "_login", "_owner", "_queues", "_replaced_at", "_session",
+        "_is_window_full", "_login", "_owner", "_queues", "_replaced_at", "_session", "_told",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +68,8 @@ class PublishingChannel:
         # Not everything that the session publishes was written.
         self._has_rest = self._is_scheduled = False
         self._replaced_at = float("-inf")
+        # The last refusal that the session knows of.
+        self._told: UpstreamError | None = None
         # Ends when a queue that was away is back.
         self._awaited: asyncio.Future[QueueState] | None = None
 
@@ -134,10 +136,14 @@ class PublishingChannel:
         return ops.PublisherPrepared(channel.number, channel.link.tuning.frame_max, channel.has_confirms, is_new)
 
     def prepare_at_once(self, operation: ops.PreparePublisher) -> ops.PublisherPrepared | None:
-        """The same if no queue is to be declared and a link is open: a channel takes messages before it is answered."""
-        if operation.is_fresh or operation.queue is not None or self._is_bulk:
+        """The same if a link is open: a channel takes messages behind methods that are not answered yet."""
+        queue, channel = operation.queue, self._channel
+        if operation.is_fresh or (channel is None and self._is_bulk):
             return None
-        channel = self._channel
+        if queue is not None and (
+            queue.exclusive or not operation.at_once or self._session.settings.takes_existing_queues
+        ):
+            return None
         is_new = channel is None
         if channel is None:
             channel = self._login.links.publishing_channel_at_once()
@@ -146,14 +152,18 @@ class PublishingChannel:
             self._use(channel)
         if operation.confirms and not channel.has_confirms:
             channel.select_confirms().add_done_callback(self._refused)
-        elif is_new:
+        elif is_new and queue is None:
             channel.ask().add_done_callback(self._refused)
-        return ops.PublisherPrepared(channel.number, channel.link.tuning.frame_max, channel.has_confirms, is_new)
+        if queue is not None:
+            channel.declare(queue).add_done_callback(self._refused)
+        frame_max, confirms = channel.link.tuning.frame_max, channel.has_confirms
+        return ops.PublisherPrepared(channel.number, frame_max, confirms, is_new, is_declared=queue is None)
 
-    def _refused(self, answer: asyncio.Future[str | None]) -> None:
-        """End the session if the broker has refused the channel, perhaps because the user has too many."""
+    def _refused(self, answer: asyncio.Future[Any]) -> None:
+        """Tell the session if the broker has refused one of these methods, and so all behind it."""
         refusal = None if answer.cancelled() else answer.exception()
-        if isinstance(refusal, UpstreamError) and not isinstance(refusal, LinkDownError):
+        if isinstance(refusal, UpstreamError) and not isinstance(refusal, LinkDownError) and refusal is not self._told:
+            self._told = refusal
             guarded(self._owner, partial(self._owner.channel_closed, refusal, publishing=True))
 
     def _use(self, channel: LinkChannel) -> None:

@@ -28,6 +28,11 @@ _LOOKS: Final = 200
 _BETWEEN_LOOKS: Final = 0.005
 
 
+# Seconds before a channel is opened in place of one that the broker closed because of a message. It bounds how many
+# such messages of one client the broker has to refuse, and to log, in a second.
+_AFTER_REFUSAL: Final = 0.01
+
+
 class _Restorer(Protocol):
     """See `Restorer`."""
 
@@ -82,7 +87,8 @@ class Recovery:
         """Bring everything back; None if it was stopped. ``ride_through`` is the time for it in seconds."""
         clock = asyncio.get_running_loop().time
         now = clock()
-        pause = self._backoff.begin(now)
+        # The broker is well: a session that sends much must not wait longer and longer for one wrong destination.
+        pause = _AFTER_REFUSAL if operation.is_refusal else self._backoff.begin(now)
         self._number += 1
         self.turn.give_back()
         if not operation.is_again or now - self._ended_at >= ride_through:
@@ -102,7 +108,8 @@ class Recovery:
         finally:
             self._bound = None
             self._ended_at = clock()
-            self._backoff.end(self._ended_at)
+            if not operation.is_refusal:
+                self._backoff.end(self._ended_at)
             self._spent += self._ended_at - now
             if not isinstance(event, ops.Recovered):
                 self.turn.give_back()

@@ -62,8 +62,17 @@ class SessionQueues:
         return queue.name, None
 
     async def declare_for_publishing(self, queue: QueueSpec, publishing: LinkChannel) -> None:
-        """Declare a queue that a message is for; an exclusive one where the session consumes."""
-        await self.declare(queue, await self._channels.control() if queue.exclusive else publishing)
+        """Declare a queue that a message is for; an exclusive one where the session consumes.
+
+        If a session goes on after a refusal, its publishing channel must, too: the declaration has another channel.
+        """
+        if queue.exclusive:
+            await self.declare(queue, await self._channels.control())
+        elif self._session.keeps_after_send_error:
+            async with LinkChannel.opened(publishing.link) as channel:
+                await self.declare(queue, channel)
+        else:
+            await self.declare(queue, publishing)
 
     async def _declare_on(self, channel: LinkChannel, queue: QueueSpec, declare: Declare | None = None) -> str:
         declare = declare or channel.declare

@@ -33,7 +33,7 @@ from gateway.server.listen.tls import handshake_failure
 from gateway.server.listen.watched_socket import WatchedSocket
 from gateway.server.lock_outs import LockOuts
 from gateway.server.log_limits import LogRateLimiter
-from gateway.server.tls_contexts import TlsContext, TlsContexts
+from gateway.server.tls_contexts import HandshakeAlert, TlsContext, TlsContexts
 from gateway.session import error_frames
 
 log = structlog.get_logger("gateway.listening")
@@ -328,7 +328,10 @@ class OpenListener:
         # Before there is a transport: what fails here leaves the socket to who called.
         protocol = treatment.make_protocol(accepted)
         context = None if treatment.tls is None else treatment.tls.context
-        timeout = None if context is None else max(deadline - self._loop.time(), 0.001)
+        if context is None:
+            await self._loop.connect_accepted_socket(lambda: protocol, connection)
+            return
+        alert, timeout = HandshakeAlert(connection), max(deadline - self._loop.time(), 0.001)
         try:
             await self._loop.connect_accepted_socket(
                 lambda: protocol, connection, ssl=context, ssl_handshake_timeout=timeout
@@ -337,6 +340,9 @@ class OpenListener:
             # The event loop decodes the client's certificate, and lets through what Python says about its texts.
             accepted.on_closed()
             self._log("tls handshake failed", accepted.peer, handshake_failure(error))
+            await alert.send()
+        finally:
+            alert.close()
 
     def _fail(self, connection: socket.socket, fault: Exception) -> None:
         connection.close()

@@ -40,10 +40,11 @@ _REQUEST_END: Final = b"\r\n\r\n"
 # Logged characters of an origin that nobody has allowed.
 _LONGEST_ORIGIN: Final = 100
 
+_BASIC_CHALLENGE: Final = 'Basic realm="STOMP", charset="UTF-8"'
 _REFUSAL_HEADERS: Final = ("Upgrade", "Allow", "Www-Authenticate")
 _REASONS: Final = {
     HTTPStatus.BAD_REQUEST: "the request is malformed",
-    HTTPStatus.UNAUTHORIZED: "the Authorization header is not HTTP Basic",
+    HTTPStatus.UNAUTHORIZED: "the Authorization header is not one that is accepted here",
     HTTPStatus.FORBIDDEN: "the origin is not among allowed_origins",
     HTTPStatus.NOT_FOUND: "the path is another one",
     HTTPStatus.METHOD_NOT_ALLOWED: "the method is not GET",
@@ -136,13 +137,11 @@ def _answer(protocol: ServerProtocol, request: Request, listener: Listener) -> H
         refused = _refuse(protocol, response.status_code, response.headers)
         is_foreign = response.status_code == HTTPStatus.FORBIDDEN
         return replace(refused, origin=_origin_of(request)) if is_foreign else refused
-    credentials = None
-    if listener.use_http_auth:
-        try:
-            credentials = _credentials(request.headers)
-        except (InvalidHeader, MultipleValuesError):
-            challenge = Headers({"WWW-Authenticate": 'Basic realm="STOMP", charset="UTF-8"'})
-            return _refuse(protocol, HTTPStatus.UNAUTHORIZED, challenge)
+    try:
+        credentials = _credentials(request.headers, listener)
+    except (InvalidHeader, MultipleValuesError):
+        challenge = _BASIC_CHALLENGE if listener.use_http_auth else 'Bearer realm="STOMP"'
+        return _refuse(protocol, HTTPStatus.UNAUTHORIZED, Headers({"WWW-Authenticate": challenge}))
     if listener.strict_transport_security is not None:
         response.headers["Strict-Transport-Security"] = listener.strict_transport_security
     return HandshakeResult(response, None, credentials)
@@ -167,9 +166,22 @@ def _is_path(target: str, path: str) -> bool:
     return asked.removesuffix("/") == unquote(path).removesuffix("/")
 
 
-def _credentials(headers: Headers) -> HttpCredentials | None:
-    value = headers.get("Authorization")
+def _credentials(headers: Headers, listener: Listener) -> HttpCredentials | None:
+    """Login and passcode of a request; with a token the login is empty, and the broker finds the user in the token."""
+    value = headers.get("Authorization") if listener.use_http_auth or listener.bearer_tokens else None
     if value is None:
-        return None
+        token = None if listener.token_cookie is None else _cookie(headers, listener.token_cookie)
+        return None if not token else (b"", token.encode(errors="surrogateescape"))
+    scheme, _, token = value.partition(" ")
+    if listener.bearer_tokens and scheme.lower() == "bearer" and token.strip():
+        return b"", token.strip().encode(errors="surrogateescape")
+    if not listener.use_http_auth:
+        raise InvalidHeader("Authorization")
     login, passcode = parse_authorization_basic(value)
     return login.encode(errors="surrogateescape"), passcode.encode(errors="surrogateescape")
+
+
+def _cookie(headers: Headers, name: str) -> str | None:
+    """The value of the first cookie of a name (RFC 6265, 4.2.1)."""
+    pairs = (pair.strip().partition("=") for line in headers.get_all("Cookie") for pair in line.split(";"))
+    return next((value.strip('"') for each, _, value in pairs if each == name), None)

@@ -37,7 +37,7 @@ from gateway.server.process.loop_lag import LoopLag
 from gateway.server.process.memory_trim import MemoryTrim, find_trim
 from gateway.server.process.readiness import Readiness, ReadinessProbe
 from gateway.server.process.reload import Reload
-from gateway.server.stats import GatewayStats, ReloadStats
+from gateway.server.stats import AdminLoginStats, GatewayStats, ReloadStats
 from gateway.server.tls_contexts import TlsContext, TlsContexts
 
 log = structlog.get_logger("gateway")
@@ -72,6 +72,7 @@ class Gateway:
         self.started_at = self.journal.clock.time
         self.stats = GatewayStats(config.virtual_hosts)
         self.reloads = ReloadStats(self.started_at)
+        self.admin_logins = AdminLoginStats()
         self.lag = LoopLag(_CHECK_INTERVAL)
         self.node = node_name(config.defaults.journal.node)
         self.tls_contexts = TlsContexts()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from pydantic import BaseModel
 
+from gateway.config.effective import changes
 from gateway.config.model import GatewayConfig
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import GatewayError
@@ -68,7 +69,7 @@ def listener_changes(changes: ListenerChanges) -> Iterator[str]:
 
 
 def differences(before: GatewayConfig, after: GatewayConfig) -> Iterator[str]:
-    """What differs between two configurations, but for listeners, by the names of keys. No value is given."""
+    """What differs between two configurations, but for listeners: each key with its old and its new value."""
     old, new = _virtual_hosts(before), _virtual_hosts(after)
     for name in {**old, **new}:
         if name not in old:
@@ -76,23 +77,21 @@ def differences(before: GatewayConfig, after: GatewayConfig) -> Iterator[str]:
         elif name not in new:
             yield f"virtual host {name}: gone"
         else:
-            keys = [key for key in VirtualHost.model_fields if _differ(key, old[name], new[name])]
-            if set(before.virtual_hosts[name].aliases) != set(after.virtual_hosts[name].aliases):
-                keys.append("aliases")
-            if keys:
-                yield f"virtual host {name}: {', '.join(keys)}"
+            aliases = sorted(before.virtual_hosts[name].aliases), sorted(after.virtual_hosts[name].aliases)
+            for key in VirtualHost.model_fields:
+                yield from (f"virtual host {name}: {text}" for text in _changes(key, old[name], new[name]))
+            yield from (f"virtual host {name}: {text}" for text in changes(*aliases, path="aliases"))
     for key in _PLAIN:
-        if _differ(key, before, after):
-            yield key
+        yield from _changes(key, before, after)
 
 
-def _differ(key: str, before: BaseModel, after: BaseModel) -> bool:
-    """Whether something differs under a key, apart from what waits for a restart."""
+def _changes(key: str, before: BaseModel, after: BaseModel) -> Iterator[str]:
+    """What differs under a key, apart from what waits for a restart."""
     old, new = getattr(before, key), getattr(after, key)
     waiting = KEPT_UNTIL_RESTART.get(key, ())
     if waiting and getattr(old, "directory", None) == getattr(new, "directory", None):
         old = old.model_copy(update={name: getattr(new, name) for name in waiting})
-    return bool(old != new)
+    return changes(old, new, key)
 
 
 def _virtual_hosts(config: GatewayConfig) -> Mapping[str, VirtualHost]:

@@ -12,6 +12,7 @@ from gateway.errors import GatewayError
 from gateway.server.descriptors import raise_limit
 from gateway.server.log_limits import LogLimits
 from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.process.archive_streams import ArchiveStreams
 from gateway.server.process.broker_greetings import BrokerGreetings
 from gateway.server.process.garbage_collection import GarbageCollection
 from gateway.server.process.gateway import Gateway
@@ -71,7 +72,7 @@ class Service(Reloadable, Protocol[_Served_contra]):
 
 async def serve(config: GatewayConfig, services: Sequence[Service[Gateway]] = (), file: str | None = None) -> None:
     """Run a gateway, which looks at its brokers when it has started; see `run`."""
-    await run(Gateway(config), (BrokerGreetings(), *services), file)
+    await run(Gateway(config), (BrokerGreetings(), ArchiveStreams(), *services), file)
 
 
 async def run(gateway: _Run, services: Sequence[Service[_Run]], file: str | None) -> None:

@@ -32,7 +32,7 @@ from gateway.server.process.worker_channel import WorkerError, WorkerGoneError
 from gateway.server.process.worker_process import WorkerProcess, addresses_of
 from gateway.server.process.worker_sockets import SocketSet, bound_for_workers
 from gateway.server.shared_memory import SharedMemory
-from gateway.server.stats import ReloadStats
+from gateway.server.stats import AdminLoginStats, ReloadStats
 from gateway.server.tls_contexts import TlsContexts
 
 log = structlog.get_logger("gateway.workers")
@@ -61,6 +61,7 @@ class Supervisor:
         self._clock = Clock()
         self.started_at = self._clock.time
         self.reloads = ReloadStats(self.started_at)
+        self.admin_logins = AdminLoginStats()
         self._sockets: list[SocketSet] = []
         self._memory = SharedMemory.made(config.workers)
         self._signs = SignsOfLife(self._memory)

@@ -15,6 +15,7 @@ from gateway.config.model import GatewayConfig
 from gateway.errors import ExitCode
 from gateway.server.descriptors import raise_limit
 from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.process.archive_streams import ArchiveStreams
 from gateway.server.process.broker_greetings import BrokerGreetings
 from gateway.server.process.gateway import Gateway
 from gateway.server.process.logs import configure_logs
@@ -62,6 +63,7 @@ class Worker:
         self._gateway: Gateway | None = None
         # Of the first worker: one line for each broker is enough.
         self._greetings = BrokerGreetings()
+        self._archives = ArchiveStreams()
         self._own: dict[str, Callable[..., Awaitable[object]]] = {
             "start": self._start,
             "stop": self._stop,
@@ -89,6 +91,7 @@ class Worker:
         await gateway.announce_stop()
         await gateway.stop()
         await self._greetings.stop()
+        await self._archives.stop()
         supervised.remove_done_callback(_end_at_once)
 
     async def _answer(self, name: str, arguments: tuple[Any, ...]) -> object:
@@ -107,6 +110,7 @@ class Worker:
         self._gateway = gateway
         if self._number == 0:
             await self._greetings.start(gateway)
+            await self._archives.start(gateway)
         # Kept by the event loop until the process ends.
         _ = collect_garbage(gateway.clients)
         _ = PeriodicTimer(_SIGN_INTERVAL, lambda: shared.live(self._number, loop.time()))
@@ -119,9 +123,12 @@ class Worker:
         # They came before this call.
         self._sockets.add(renumbered(handed, passed_descriptors(self._files, len(descriptors_of(handed)))))
         try:
-            return await self._running.apply(config)
+            applied = await self._running.apply(config)
         finally:
             self._sockets.drop()
+        if self._number == 0:
+            await self._archives.reload(config)
+        return applied
 
     async def _certificates(self) -> list[Path]:
         return await self._running.look_at_certificates()

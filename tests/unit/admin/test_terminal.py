@@ -37,7 +37,8 @@ ALTERNATIVE, NORMAL = b"\x1b[?1049h", b"\x1b[?1049l"
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[AdminApi]:
     with serving(AdminApi()) as api:
-        monkeypatch.setenv("STOMP_GATEWAY_ADMIN_URL", api.url)
+        monkeypatch.setenv("STOMP_GATEWAY_URL", api.url)
+        monkeypatch.setenv("STOMP_GATEWAY_ADMIN_URL", "http://192.0.2.1:1")  # of before: the new one comes first
         yield api
 
 
@@ -189,7 +190,7 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
         url = f"127.0.0.1:{taken.getsockname()[1]}"
         error = refused(capsys, "sessions", "--url", url)
     assert f"http://{url}: nothing listens there. Is the gateway running" in error
-    assert "--url or STOMP_GATEWAY_ADMIN_URL" in error
+    assert "--url or STOMP_GATEWAY_URL" in error
 
 
 def test_something_else_there(capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,7 +232,7 @@ def test_a_login_is_asked_for_and_sent(
     busy: AdminApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     busy.credentials = ("ops", SECRET)
-    assert "it wants to know who asks. Give --user NAME" in refused(capsys, "links")
+    assert "it asks for a user. Give --user and --passcode-file" in refused(capsys, "links")
     assert "the passcode is wrong" in refused(capsys, "links", "--user", "ops")
     monkeypatch.setenv("STOMP_GATEWAY_ADMIN_PASSCODE", SECRET)
     assert len(printed(capsys, "links", "--user", "ops")) == 3
@@ -241,6 +242,13 @@ def test_a_login_is_asked_for_and_sent(
     # Before the action and behind it.
     assert printed(capsys, "sessions", "--user", "ops", "--passcode-file", str(file), "close", "session-a")
     assert printed(capsys, "sessions", "close", "session-b", "--user", "ops", "--passcode-file", str(file))
+    monkeypatch.setenv("STOMP_GATEWAY_USER", "ops")
+    monkeypatch.setenv("STOMP_GATEWAY_PASSCODE_FILE", str(file))
+    assert len(printed(capsys, "links")) == 3
+    assert "the passcode is wrong" in refused(capsys, "links", "--user", "another")
+    monkeypatch.setenv("STOMP_GATEWAY_PASSCODE_FILE", "/none")
+    assert "STOMP_GATEWAY_PASSCODE_FILE /none: No such file" in refused(capsys, "links", code=ExitCode.CONFIGURATION)
+    assert len(printed(capsys, "links", "--passcode-file", str(file))) == 3
 
 
 @pytest.mark.parametrize(

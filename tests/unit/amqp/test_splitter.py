@@ -7,6 +7,7 @@ from pamqp import base, commands, frame, heartbeat
 from gateway.amqp.codec import CANCEL, CHANNEL_CLOSE
 from gateway.amqp.splitter import Return, Sink, Splitter
 from gateway.errors import CodecError
+from gateway.pieces import LargeBody
 
 BEAT = frame.marshal(heartbeat.Heartbeat(), 0)
 
@@ -43,9 +44,13 @@ class Stand:
 
     def sink(self, channel: int) -> Sink:
         def tell(kind: str) -> Callable[..., None]:
-            return lambda *data: self.told.append((kind, channel, *data))
+            return lambda *data: self.told.append((kind, channel, *map(_whole, data)))
 
         return Sink(tell("deliver"), tell("confirm"), f"owner of {channel}", tell("return"))
+
+
+def _whole(value: object) -> object:
+    return bytes(value) if isinstance(value, LargeBody) else value
 
 
 @pytest.fixture

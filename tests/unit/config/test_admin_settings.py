@@ -40,7 +40,17 @@ def test_it_is_on_unless_the_address_is_null(text: str, address: str, is_given: 
     [
         ("admin: 15693", "admin"),
         ("admin: {adress: 1}", "admin.adress"),
-        ("admin: {users: [{login: a}]}", "admin.users[0]"),
+        ("admin: {users: [{login: a}]}", "admin.users[0]: A passcode is missing. Add passcode_hash"),
+        ("admin: {users: [{login: a, passcode: b, passcode_hash: c}]}", "There are two passcodes here"),
+        (
+            "admin: {users: [{login: a, passcode_hash: '$apr1$x$y'}]}",
+            "users[0].passcode_hash: This is no hash of bcrypt",
+        ),
+        (f"admin: {{users: [{{login: a, passcode_hash: $2y$16${'a' * 53}}}]}}", "The cost of this hash is above 15"),
+        (
+            "admin: {users: [{login: a, passcode: b, role: admin}]}",
+            "users[0].role: This is one of full, read_only, metrics",
+        ),
         ("admin: 127.0.0.1:61613\nlisteners: [{tcp: '127.0.0.1:61613'}]", "admin: This address is already taken"),
         ("admin: {address: '0.0.0.0:99'}\nlisteners: [{websocket: '10.0.0.1:99'}]", "admin.address: This address is"),
     ],

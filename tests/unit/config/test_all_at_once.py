@@ -111,3 +111,27 @@ def test_all_mistakes_are_told_in_one_go(tmp_path: Path) -> None:
 )
 def test_what_only_follows_from_a_mistake_is_not_told(text: str, path: str, tmp_path: Path) -> None:
     assert [found for found, _ in told(text, tmp_path)] == [path]
+
+
+def test_a_misspelt_key_hides_no_mistake_below_it(tmp_path: Path) -> None:
+    text = """\
+default:
+  prefetch: {default: lots}
+  journl: {retain: x, levl: session}
+listners:
+  - tcp: 61613
+  - {tcp: 127.0.0.1:99999}
+virtual_hosts: {/: {upstreem: {urls: [http://a]}}}
+"""
+    assert [path for path, _ in told(text, tmp_path)] == [
+        "default",
+        "default.prefetch.default",
+        "default.journl",
+        "default.journl.retain",
+        "default.journl.levl",
+        "listners",
+        "listners[0].tcp",
+        "listners[1].tcp",
+        "virtual_hosts./.upstreem",
+        "virtual_hosts./.upstreem.urls[0]",
+    ]

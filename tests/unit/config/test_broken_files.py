@@ -20,6 +20,14 @@ BROKEN = {
         "line 2, listeners[0].tcp: An address is written host:port. Write 0.0.0.0 as the host for every "
         "IPv4 address, [::] for every IPv6 address, a listener with each for both; 127.0.0.1 is for this machine only.",
     ),
+    "an IPv6 address without quotes": (
+        "listeners:\n  - tcp: [::]:61613",
+        'line 2, column 11: An IPv6 address needs quotes. Put it in quotes, with its port: "[::]:61613".',
+    ),
+    "another IPv6 address without quotes": (
+        "listeners: [{tcp: [fe80::1]:61613}]",
+        "line 1, column 28: An IPv6 address needs quotes.",
+    ),
     "a star in a broker's URL": ("upstream: {urls: ['amqp://*.a']}", "line 1, upstream.urls[0]: This is not the name"),
     "a list at the top": (
         "- tcp: 0.0.0.0:61613\n- b",

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.config.loader import load
+from gateway.config.effective import effective
+from gateway.config.loader import load, parse
 from gateway.config.mistakes import all_keys
 from gateway.config.model import GatewayConfig
 from tests.support.certificates import Authority
@@ -18,7 +19,9 @@ TLS = ROOT / "config" / "tls.yaml"
 POLICY = ROOT / "config" / "policy.yaml"
 WEBSOCKET = ROOT / "config" / "websocket.yaml"
 UNIX = ROOT / "config" / "unix.yaml"
+ARCHIVES = ROOT / "config" / "archives.yaml"
 SHIP = ROOT / "config" / "ship.yaml"
+SPRING = {"STOMP_ADDRESS": "0.0.0.0:61613", "RABBITMQ_URL": "amqp://rabbitmq:5672", "ADMIN_ADDRESS": "127.0.0.1:15693"}
 # Mappings whose keys are the users' own.
 FREE = ("virtual_hosts", "defaults.certificate_users.users", "defaults.queue_arguments[].arguments")
 
@@ -46,6 +49,7 @@ def test_the_reference_file_and_the_example_of_tls_show_every_key() -> None:
     laid_down = ("defaults.destination_rules[].", "defaults.queue_arguments[].")
     shown |= {key for key in keys_in(yaml.safe_load(POLICY.read_text())) if key.startswith(laid_down)}
     shown |= {key for key in keys_in(yaml.safe_load(SHIP.read_text())) if key.startswith("defaults.journal.ship.user.")}
+    shown |= {key for key in keys_in(yaml.safe_load(ARCHIVES.read_text())) if key.startswith("defaults.archives[].")}
     # A virtual host may hold every key of `defaults` and of `upstream`: those are shown once, in their own sections.
     elsewhere = {
         f"virtual_hosts.*.{key.removeprefix('defaults.')}" for key in all_keys() if key.startswith("defaults.")
@@ -77,9 +81,14 @@ def test_every_shipped_file_is_valid(file: Path, tmp_path: Path) -> None:
         (tmp_path / f"{name}.passcode").write_text("x")
     Authority.make(tmp_path, "clients").identify(tmp_path, "gateway")
     directories = dict.fromkeys(("CERTIFICATES", "RUNTIME_DIRECTORY"), str(tmp_path))
-    config = load(file, environment=directories | {"ORDERS_PASSCODE": "x", "APP_PASSCODE": "x"})
+    config = load(file, environment=directories | {"ORDERS_PASSCODE": "x", "APP_PASSCODE": "x", **SPRING})
     assert config.virtual_host(None) is not None
     assert config.warnings == ()
+    # What `stomp-gateway config` prints is a configuration that says the same.
+    shown = effective(config)
+    again = parse(yaml.safe_dump(shown, sort_keys=False), directory=file.parent, environment={})
+    assert effective(again) == shown
+    assert str(again.virtual_host(None)) == str(config.virtual_host(None))
 
 
 def test_the_local_example_accepts_the_names_that_clients_dial() -> None:

@@ -190,6 +190,14 @@ ODD: dict[str, tuple[str, *tuple[tuple[str, str], ...]]] = {
         ("defaults.queue_arguments[1].arguments.x-expires", "RabbitMQ refuses to declare a stream queue with this"),
         ("defaults.queue_arguments[2].arguments.x-max-age", "RabbitMQ refuses to declare a classic queue with this"),
     ),
+    "sessions that go on, although every ERROR closes": (
+        "defaults: {conformance: strict, on_send_error: {action: keep}}",
+        ("defaults.on_send_error.action", "with conformance strict every ERROR closes"),
+    ),
+    "sessions that go on, and do not know with what": (
+        "virtual_hosts: {/: {confirms: on_receipt, on_send_error: {action: log}}}",
+        ("virtual_hosts./.on_send_error.action", "it has to confirm all of them"),
+    ),
     "a burst of nothing": ("defaults: {limits: {user: {burst: 9s}}}", ("defaults.limits.user.burst", "without a rate")),
     "more for one than for all": (
         "virtual_hosts: {/: {limits: {sessions: 5, user: {sessions: 6}}}}",

@@ -24,6 +24,9 @@ from gateway.errors import ConfigError
         ("strict_transport_security: grüße", "ASCII"),
         ("implicit_connect: true", "tcp listeners only"),
         ("frame: utf8", "frame"),
+        ("token_cookie: 'a b', allowed_origins: [https://example.org]", "The name of a cookie"),
+        ("token_cookie: token", "Any web page could log in"),
+        ("token_cookie: token, allowed_origins: ['null']", "Any web page could log in"),
         ("max_connections: 0", "max_connections"),
     ],
 )

@@ -12,6 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from deploy.release.chart_schema import FILE, with_configuration
 from gateway import __version__
 from tests.support.addresses import tcp
 from tests.support.exposed import exposed
@@ -85,7 +86,7 @@ def test_the_notes_say_where_clients_connect(chart: Chart, tmp_path: Path) -> No
 
 
 _USERS = "users: [{login: o, passcode_file: /o}]"
-_READ = "tls: {cert_file: /etc/stomp-gateway-tls/tls.crt}"
+_READ = "tls: {cert_file: /etc/stomp-gateway-tls/tls.crt, key_file: /etc/stomp-gateway-tls/tls.key}"
 
 
 @pytest.mark.parametrize(
@@ -187,7 +188,7 @@ _NAMES = [FULL_NAME, f"{FULL_NAME}.shop", f"{FULL_NAME}.shop.svc", f"{FULL_NAME}
         ("{default_vhost: shop, virtual_hosts: {/: , shop: }}", "shop", _NAMES),
         ("{default_vhost: other, virtual_hosts: {shop: {aliases: [other]}}}", "shop", ["other"]),
         (f"{{virtual_hosts: {{/: , /x: {{aliases: [{FULL_NAME}]}}}}}}", "/", _NAMES[1:]),
-        (f"{{virtual_hosts: {{/: {{aliases: }}, {FULL_NAME}.shop: }}}}", "/", [_NAMES[0], *_NAMES[2:]]),
+        (f"{{virtual_hosts: {{/: , {FULL_NAME}.shop: }}}}", "/", [_NAMES[0], *_NAMES[2:]]),
     ],
 )
 def test_clients_that_dial_the_service_mean_the_default_virtual_host(
@@ -414,20 +415,32 @@ def test_rabbitmq_waits_for_the_gateways_drain_as_in_the_plain_manifest(sidecar:
         ("config: {admin: null}", "admin"),
         ("config: {listeners: []}", "/config/listeners"),
         ("config: {listeners: [{tcp: 61613}]}", "/config/listeners/0"),
-        ("config: {drain_timeout: soon}", "/config/drain_timeout"),
+        ("config: {upstream: {ulrs: ['amqp://a']}}", "'/config/upstream': additional properties 'ulrs' not allowed"),
+        ("config: {virtual_hosts: {shop: {prefech: 3}}}", "additional properties 'prefech' not allowed"),
+        ("config: {logging: {level: loud}}", "value must be one of 'debug', 'info', 'warning', 'error'"),
+        ("config: {drain_timeout: soon}", "/config/drain_timeout': value must be 'a time such as 30s"),
         ("service: {type: ExternalName}", "/service/type"),
-        ("tls: {issuer: {name: letsencrypt}}", "/tls/dnsNames"),
+        ("tls: {issuer: {name: letsencrypt}}", "/tls/dnsNames': value must be 'the names that clients dial"),
         ("tls: {issuer: {kind: Issuer}, dnsNames: [a]}", "/tls/issuer"),
-        ("podSpec: {volumes: []}", "/podSpec/volumes"),
-        ("serviceMonitor: {endpoint: {port: a}}", "/serviceMonitor/endpoint/port"),
-        ("config: {listeners: [{tcp: '127.0.0.1:61613'}]}", "/config/listeners/0/tcp"),
-        ("config: {listeners: [{websocket: '0.0.0.0:0'}]}", "/config/listeners/0/websocket"),
+        ("podSpec: {volumes: []}", "/podSpec/volumes': value must be 'left out: name them under volumes"),
+        ("serviceMonitor: {endpoint: {port: a}}", "/serviceMonitor/endpoint/port': value must be 'left out"),
+        ("config: {listeners: [{tcp: '127.0.0.1:61613'}]}", "/config/listeners/0/tcp': value must be '0.0.0.0:PORT"),
+        (
+            "config: {listeners: [{websocket: '0.0.0.0:0'}]}",
+            "/config/listeners/0/websocket': value must be 'HOST:PORT with a fixed",
+        ),
         ("config: {admin: {address: 'localhost:15693'}}", "/config/admin/address"),
         ("config: {admin: {address: '[::1]:15693'}}", "/config/admin/address"),
-        ("config: {admin: {tls: {verify: required}}}", "/config/admin/tls/verify"),
-        ("config: {upstream: {urls: ['amqp://${BROKER}:5672']}}", "/config/upstream/urls/0"),
+        ("config: {admin: {tls: {verify: required}}}", "/config/admin/tls/verify': value must be 'none or optional"),
+        (
+            "config: {upstream: {urls: ['amqp://${BROKER}:5672']}}",
+            "/config/upstream/urls/0': value must be 'a URL without a variable",
+        ),
         ("config: {virtual_hosts: {shop: {aliases: stomp}}}", "/config/virtual_hosts/shop/aliases"),
-        ("config: {admin: {users: [{login: o, passcode: secret}]}}", "/config/admin/users/0/passcode"),
+        (
+            "config: {admin: {users: [{login: o, passcode: secret}]}}",
+            "/config/admin/users/0/passcode': value must be 'a variable",
+        ),
         ("config: {virtual_hosts: {/: {default_user: {passcode: s}}}}", "default_user/passcode"),
         ("image:", "image"),
         ("config:", "config"),
@@ -445,6 +458,15 @@ def test_a_mistake_in_the_values_is_named(chart: Chart, values: str, named: str)
     refusal = chart.refusal(_IMAGE, values)
     assert named in refusal
     assert "nil pointer" not in refusal
+
+
+def test_no_refusal_repeats_a_passcode(chart: Chart) -> None:
+    assert "s3cret" not in chart.refusal(_IMAGE, "config: {admin: {users: [{login: o, passcode: s3cret}]}}")
+
+
+def test_the_schema_has_the_configurations_in_it() -> None:
+    text = FILE.read_text("utf-8")
+    assert text == with_configuration(text), "make it anew: python -m deploy.release.chart_schema"
 
 
 def test_what_is_left_empty_may_be(chart: Chart) -> None:

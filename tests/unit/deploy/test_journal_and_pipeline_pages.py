@@ -51,7 +51,7 @@ def test_the_words_of_events_are_explained() -> None:
 def test_the_queries_run(tmp_path: Path) -> None:
     queries = re.findall(r"^```sql\n(.*?)^```$", _PAGE, re.MULTILINE | re.DOTALL)
 
-    assert len(queries) == 3
+    assert len(queries) == 4
     for query in queries:
         assert Lake(tmp_path).sql(query).num_rows == 0
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from deploy.release.address import address
 from tests.support.exposed import exposed, unknown_names
 
 _FILES = Path(__file__).parents[3] / "deploy/prometheus"
@@ -57,7 +58,7 @@ def test_the_tests_of_alerts_would_notice(promtool: str, tmp_path: Path, mutilat
 
 def test_every_alert_says_what_it_means_and_how_bad_it_is() -> None:
     for rule in _rules():
-        assert set(rule["annotations"]) == {"summary", "description"}
+        assert set(rule["annotations"]) == {"description", "runbook_url", "summary"}
         assert rule["labels"]["severity"] in {"warning", "critical"}
 
 
@@ -75,3 +76,13 @@ async def test_a_metric_or_a_label_that_is_not_exposed_would_be_noticed(tmp_path
     assert unknown_names('stomp_gateway_holds{why="x"}', samples) == ["stomp_gateway_holds{why}"]
     assert unknown_names("sum by (why) (stomp_gateway_holds)", samples) == ["by (why)"]
     assert unknown_names('sum by (instance, reason) (stomp_gateway_holds{job="x"})', samples) == []
+
+
+def test_each_alert_has_a_runbook() -> None:
+    """A heading of a page that exists."""
+    docs = _FILES.parents[1] / "docs"
+    for rule in _rules():
+        page, _, anchor = rule["annotations"]["runbook_url"].removeprefix(f"{address()}/blob/main/docs/").partition("#")
+        headings = re.findall(r"^#+ (.*)$", (docs / page).read_text("utf-8"), re.MULTILINE)
+        anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert anchor in anchors, rule["alert"]

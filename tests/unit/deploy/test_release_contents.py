@@ -6,7 +6,12 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
+from deploy.local.errors import LocalError
+from deploy.release.address import FILES, address, is_missing, write
 from deploy.release.checkout import state_of
+from deploy.release.programs import ROOT
 from deploy.release.sbom import add_compiled
 
 
@@ -31,7 +36,10 @@ def test_a_release_says_of_which_state_of_the_checkout_it_is_made(tmp_path: Path
         who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "tag.gpgsign=false")
         subprocess.run(("git", "-C", tmp_path, *who, *arguments), check=True, capture_output=True)
 
+    project = '[project.urls]\nRepository = "https://repository.invalid/a"\n'
+    (tmp_path / "pyproject.toml").write_text(project.replace("repository.invalid", "git.example.org"))
     git("init")
+    git("add", "--all")
     git("commit", "--no-gpg-sign", "--allow-empty", "--message", "one")
     assert state_of(tmp_path, "1.0").endswith(", without the tag v1.0")
 
@@ -39,5 +47,26 @@ def test_a_release_says_of_which_state_of_the_checkout_it_is_made(tmp_path: Path
     assert state_of(tmp_path, "1.0").endswith(", tag v1.0")
     assert state_of(tmp_path, "1.1").endswith(", without the tag v1.1")
 
+    (tmp_path / "pyproject.toml").write_text(project)
+    with pytest.raises(LocalError, match=r"needs the repository's address"):
+        state_of(tmp_path, "1.0")
+    assert state_of(tmp_path, "1.1").endswith(", without the tag v1.1")
+    git("checkout", "--", ".")
     (tmp_path / "file").touch()
     assert state_of(tmp_path, "1.0").endswith(", with changes that are not committed")
+
+
+def test_the_address_is_written_into_every_file_that_has_it(tmp_path: Path) -> None:
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text((ROOT / name).read_text("utf-8"))
+    old = address(tmp_path)
+    write("https://git.example.org/our/gateway", tmp_path)
+    for name in FILES:
+        assert old in (ROOT / name).read_text("utf-8")
+        text = (tmp_path / name).read_text("utf-8")
+        assert old not in text
+        assert "https://git.example.org/our/gateway" in text
+    assert not is_missing(tmp_path)
+    with pytest.raises(LocalError):
+        write("http://example.org/", tmp_path)

@@ -19,6 +19,7 @@ from gateway.journal.schema import Line
 from gateway.journal.session_lines import MAX_TIMES, CumulativeDeliveryTimes, DeliveryGroup
 from gateway.journal.session_recorder import VirtualHostJournal
 from gateway.journal.writer import Clock, Writer
+from gateway.pieces import joined
 from gateway.session import ops
 from gateway.session.connect import ClientFacts
 from gateway.session.context import Hold
@@ -487,5 +488,5 @@ def test_no_client_sees_the_time_of_publishing() -> None:
         at = JournalledSession("message", correlate=correlate)
         subscription = at.play.subscribe("1", "/queue/q")
         subscription.deliver(1, False, TO_QUEUE, stamped(1), b"")
-        assert b"published" not in b"".join(at.play.session.output)
-        assert b"MESSAGE" in b"".join(at.play.session.output)
+        assert b"published" not in joined(at.play.session.output)
+        assert b"MESSAGE" in joined(at.play.session.output)

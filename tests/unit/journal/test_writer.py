@@ -72,7 +72,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def segments(directory: Path) -> list[Path]:
-    return sorted(directory.glob(f"d=*/{PATTERN}"))
+    return sorted(directory.glob(f"d*=*/{PATTERN}"))
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:
@@ -93,6 +93,7 @@ def test_every_line_has_the_next_number_over_all_segments(tmp_path: Path, clock:
         assert name is not None
         assert (first["e"], first["v"], first["boot"], first["seg"]) == ("open", 1, writer.boot, name.number)
     assert len(segments(tmp_path)) == 4
+    assert {path.parent.name[:4] for path in segments(tmp_path)} == {"day="}
 
 
 def test_a_segment_is_finished_when_it_is_old_even_if_nothing_more_comes(tmp_path: Path, clock: ManualClock) -> None:
@@ -234,7 +235,7 @@ def _left_behind(directory: Path, data: bytes, node: str = "node-1") -> Path:
 
 def _recovers(directory: Path, node: str | None) -> bool:
     """Whether the one segment that is open is finished now; one that is not is no failure."""
-    (path,) = directory.glob("d=*/.*.open")
+    (path,) = directory.glob("d*=*/.*.open")
     assert recover(directory, node) == {}
     return not path.exists()
 
@@ -247,14 +248,14 @@ def test_what_a_dead_process_left_is_cut_at_its_last_whole_line(tmp_path: Path) 
         assert recover(tmp_path, "node-1") == {}
         (finished,) = segments(tmp_path)
         assert finished.read_bytes() == (whole + last if cut == len(last) else whole)
-        assert not list(tmp_path.glob("d=*/.*"))
+        assert not list(tmp_path.glob("d*=*/.*"))
         finished.unlink()
 
 
 def test_a_segment_without_a_whole_line_is_removed(tmp_path: Path) -> None:
     _left_behind(tmp_path, b'{"e":"op')
     assert recover(tmp_path, "node-1") == {}
-    assert not list(tmp_path.glob("d=*/*"))
+    assert not list(tmp_path.glob("d*=*/*"))
 
 
 def test_a_segment_that_is_being_written_is_left_alone(tmp_path: Path) -> None:

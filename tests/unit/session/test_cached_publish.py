@@ -30,7 +30,7 @@ def encoded(sent: Frame, reply_queue: bytes | None = None, frame_max: int = 131_
     """The frames of a message as pamqp reads them."""
     made = CachedPublish(sent.headers, sent.header_block.volatile, b"amq.topic")
     publication = made.build(3, frame_max, reply_queue)
-    frames = list(amqp_frames(publication.encode(sent.body, made.values(sent.receipt, sent.length))))
+    frames = list(amqp_frames(publication.encode(bytes(sent.body), made.values(sent.receipt, sent.length))))
     assert {channel for channel, _ in frames} == {3}
     return [found for _, found in frames]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.config.virtual_host import VirtualHost
+from gateway.pieces import joined
 from gateway.session import ops
 from gateway.session.destinations import durable_queue_name
 from tests.support.playbook import IDENTITY, Playbook, deliver
@@ -91,7 +92,7 @@ def test_a_refused_login_has_no_line_feed_behind_it(settings: VirtualHost, end: 
     play.client("CONNECT", "host:/", "login:a", "passcode:b")
     assert isinstance(play.asked(), ops.Login)
     play.broker(ops.LoginFailed(403, "ACCESS_REFUSED - Login was refused"))
-    data = b"".join(play.session.output)
+    data = joined(play.session.output)
     body = b"Access refused for user 'a%b" % end
     assert data.endswith(b"content-length:%d\n\n%b\0\n" % (len(body), body))
 

@@ -199,6 +199,7 @@ def test_receipts_are_owed_until_they_are_confirmed() -> None:
             b"b",
         ),
         ("ACCESS_REFUSED - write access to exchange 'amq.topic' in vhost '/' refused for user 'guest'", b"a"),
+        ("ACCESS_REFUSED - access to exchange 'x' in vhost 'e' refused for user 'e'", None),
         ("PRECONDITION_FAILED - invalid expiration 'soon': no_integer", None),
     ],
 )

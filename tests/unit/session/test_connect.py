@@ -8,6 +8,7 @@ from pydantic import SecretStr
 from gateway.config.broker_user import User
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import StompError
+from gateway.pieces import joined
 from gateway.session import ops
 from gateway.session.connect import ClientFacts, negotiate_version, read_connect
 from gateway.stomp.headers import trim_values
@@ -133,7 +134,7 @@ def test_connected_says_who_what_and_which(version: str) -> None:
     play.client("CONNECT", f"accept-version:{version}", "heart-beat:1500,2500")
     assert play.asked() is not None
     play.broker(ops.LoggedIn())
-    assert b"".join(play.session.output) == (
+    assert joined(play.session.output) == (
         b"CONNECTED\nserver:RabbitMQ/unknown stomp-gateway/0\nsession:session-of-the-playbook\nheart-beat:2000,1000\n"
         b"version:%b\n\n\0\n" % version.encode()
     )
@@ -157,7 +158,7 @@ def test_the_server_header_names_the_broker_whose_dialect_is_spoken_and_then_the
     play.client("CONNECT", "accept-version:1.2")
     assert play.asked() is not None
     play.broker(ops.LoggedIn(version))
-    assert b"".join(play.session.output).startswith(b"CONNECTED\n%bsession:" % server)
+    assert joined(play.session.output).startswith(b"CONNECTED\n%bsession:" % server)
 
 
 def test_who_has_logged_in_may_send_larger_frames() -> None:

@@ -432,3 +432,43 @@ def test_the_window_of_an_automatic_subscription_is_its_own() -> None:
     operation = play.asked()
     assert isinstance(operation, ops.Subscribe)
     assert operation.prefetch == 100
+
+
+# Destinations with slashes.
+
+
+def with_slashes(*rules: DestinationRule) -> DestinationRules:
+    return DestinationRules(VirtualHost(name="/", destination_rules=rules, topic_slashes="dots"), b"guest")
+
+
+def test_a_rewrite_comes_before_the_destination_is_judged() -> None:
+    prices = rules_for("guest", rule(REWRITE, "/topic/prices/*", "/topic/p.*"))
+    assert sent_to(prices, "/topic/prices/eur") == "amq.topic p.eur"
+    assert sent_to(prices, "/topic/others/eur") == "Invalid destination"
+    # What the rule makes of it has to be valid.
+    assert sent_to(prices, "/topic/prices/eur/usd") == "Invalid destination"
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("/topic/a/b/c", "a.b.c"),
+        ("/topic/a.b", "a.b"),
+        ("/topic/a", "a"),
+        ("/topic/a/*/c", "a.*.c"),
+        ("/topic/a/**", "a.#"),
+        ("/topic/a%2Fb/c", "a/b.c"),
+    ],
+)
+def test_slashes_of_a_topic_are_dots(text: str, key: str) -> None:
+    assert sent_to(with_slashes(), text) == f"amq.topic {key}"
+    assert with_slashes().for_subscribe(text.encode()).destination.binding_key == key.encode()
+
+
+def test_no_rule_is_evaded_with_slashes() -> None:
+    assert sent_to(with_slashes(rule(DENY, "/topic/a.b")), "/topic/a/b") == "access_refused"
+
+
+@pytest.mark.parametrize("text", ["/queue/a/b", "/exchange/a/b/c", "/topic/"])
+def test_only_topics_have_slashes(text: str) -> None:
+    assert sent_to(with_slashes(), text) == "Invalid destination"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.config.rules import OnSendError
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason, StompError
 from gateway.session import error_frames, ops
@@ -224,3 +225,85 @@ def test_what_happens_after_the_end_is_not_told(play: Playbook) -> None:
 def test_an_error_repeats_little_of_what_the_client_sent(error: StompError) -> None:
     """Or a client could make the gateway send and keep many times what it sends."""
     assert len(error.body) < 2000
+
+
+# Sessions that go on after a SEND that goes wrong.
+
+
+KEEP = VirtualHost(name="/", on_send_error=OnSendError(action="keep"))
+
+
+def _kept(play: Playbook, *headers: str) -> None:
+    """Of three messages the broker refuses the second one."""
+    play.connect()
+    play.client("SEND", "destination:/topic/a", "receipt:r1", body="one")
+    play.prepare()
+    play.client("SEND", "destination:/exchange/e/k", "receipt:r2", *headers, body="two")
+    play.client("SEND", "destination:/topic/a", "receipt:r3", body="three")
+    assert len(play.published()) == 3
+
+
+def test_what_is_not_to_blame_is_published_again_on_another_channel() -> None:
+    play = Playbook(KEEP)
+    _kept(play)
+    play.broker(ops.ChannelClosed(404, MISSING, publishing=True))
+    assert play.said() == [f"ERROR for r2 not_found: {MISSING}"]
+    operation = play.asked()
+    assert isinstance(operation, ops.Recover)
+    assert (operation.publishing, operation.subscriptions, operation.is_refusal) == (True, (), True)
+    play.client("SEND", "destination:/topic/a", "receipt:r4", body="four")
+    play.recover(operation)
+    assert play.published() == ["amq.topic a one", "amq.topic a three", "amq.topic a four"]
+    play.confirm(3, multiple=True)
+    assert play.said() == ["RECEIPT r1", "RECEIPT r3", "RECEIPT r4"]
+    assert not play.session.holds
+
+
+def test_a_property_may_be_to_blame() -> None:
+    play = Playbook(KEEP)
+    _kept(play, "expiration:soon")
+    text = "PRECONDITION_FAILED - invalid expiration 'soon': no_integer"
+    play.broker(ops.ChannelClosed(406, text, publishing=True))
+    assert play.said() == [f"ERROR for r2 precondition_failed: {text}"]
+    assert play.state() is State.CONNECTED
+
+
+def test_the_session_ends_if_it_is_not_known_which_message_is_lost() -> None:
+    play = Playbook(KEEP)
+    _kept(play)
+    play.broker(ops.ChannelClosed(406, "PRECONDITION_FAILED - something else", publishing=True))
+    assert play.said() == ["ERROR precondition_failed: PRECONDITION_FAILED - something else"]
+    assert play.state() is State.CLOSED
+
+
+def test_the_frame_that_waited_is_carried_out_after_the_one_that_was_refused() -> None:
+    play = Playbook(KEEP)
+    _kept(play)
+    play.client("SEND", "destination:/queue/q", "receipt:r4", body="four")
+    waiting = play.asked()
+    play.broker(ops.OperationFailed(404, MISSING, of_publish=True))
+    operation = play.asked()
+    assert isinstance(operation, ops.Recover)
+    play.recover(operation)
+    assert play.asked() == waiting
+    play.broker(ops.PublisherPrepared(2, 4096, confirms=True))
+    assert play.published() == ["amq.topic a one", "amq.topic a three", "- q four"]
+
+
+def test_a_queue_that_may_not_be_declared_costs_its_message_alone() -> None:
+    play = Playbook(KEEP)
+    _kept(play)
+    play.client("SEND", "destination:/queue/q", "receipt:r4")
+    play.asked()
+    play.broker(ops.OperationFailed(405, "RESOURCE_LOCKED - no"))
+    play.confirm(3, multiple=True)
+    assert play.said() == ["ERROR for r4 resource_locked: RESOURCE_LOCKED - no", *(f"RECEIPT r{n}" for n in (1, 2, 3))]
+    assert (play.asked(), play.published(), set(play.session.holds)) == (None, [], set())
+
+
+@pytest.mark.parametrize("change", [{"conformance": "strict"}, {"confirms": "on_receipt"}])
+def test_only_a_session_that_knows_what_it_has_sent_goes_on(change: dict[str, str]) -> None:
+    play = Playbook(KEEP.model_copy(update=change))
+    _kept(play)
+    play.broker(ops.ChannelClosed(404, MISSING, publishing=True))
+    assert play.state() is State.CLOSED

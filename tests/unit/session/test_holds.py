@@ -222,3 +222,86 @@ def test_a_turn_ends_when_its_time_is_over_within_a_run_of_sends() -> None:
     play.data(b"SEND\ndestination:/topic/t\n\nx\0" * 900)
     assert play.session.reached_turn_limit
     assert 0 < play.session.traffic.frames_received - before < 400
+
+
+# SENDs that are held only for so long.
+
+
+REFUSED = (
+    "Upstream unavailable: The message broker has taken no messages for 5 seconds and more; this one was not sent."
+)
+
+
+def _stalled(**settings: object) -> tuple[Playbook, ops.Recover]:
+    """A session whose link is lost; it has a transaction open."""
+    play = Playbook(VirtualHost.model_validate({"name": "/", "hold_sends_for": 5, **settings}))
+    play.connect()
+    play.client(*SEND)
+    play.prepare()
+    assert play.published() == ["amq.topic t "]
+    play.confirm(1)
+    play.client("BEGIN", "transaction:x")
+    assert play.said() == ["RECEIPT r"]
+    return play, play.lose(publishing=True)
+
+
+def _wait(play: Playbook, *moments: float) -> None:
+    for moment in moments:
+        play.session.time_passed(moment)
+    play.go_on()
+
+
+def test_sends_are_refused_after_the_bound_and_not_before() -> None:
+    play, operation = _stalled()
+    play.client(*SEND)
+    _wait(play, 100, 104.9)
+    assert (play.said(), play.session.refuses_sends) == ([], False)
+    _wait(play, 105)
+    play.client("SEND", "destination:/topic/t")
+    assert play.said() == [f"ERROR for r {REFUSED}", f"ERROR {REFUSED}"]
+    play.recover(operation)
+    play.client(*SEND)
+    assert play.published() == ["amq.topic t "]
+    # The next time has a bound of its own.
+    play.lose(publishing=True)
+    play.client(*SEND)
+    _wait(play, 200, 204)
+    assert (play.said(), play.session.refuses_sends) == ([], False)
+
+
+def test_other_frames_and_transactions_wait_and_what_comes_after_them() -> None:
+    for first in (("SEND", "destination:/topic/t", "transaction:x", "receipt:first"), ("ABORT", "transaction:x")):
+        play, operation = _stalled()
+        _wait(play, 0, 5)
+        play.client(*first)
+        play.client(*SEND)
+        _wait(play, 10, 20)
+        assert play.said() == []
+        play.recover(operation)
+        assert play.published() == ["amq.topic t "]
+
+
+def test_a_broker_that_confirms_slowly_is_no_reason_to_refuse() -> None:
+    play = Playbook(VirtualHost(name="/", hold_sends_for=5, confirm_window=ConfirmWindow(messages=2)))
+    play.connect()
+    play.client(*SEND)
+    play.prepare()
+    for number in range(1, 6):
+        play.client(*SEND)
+        assert Hold.CONFIRM_WINDOW in play.session.holds
+        _wait(play, 4 * number)
+        assert not play.session.refuses_sends
+        play.confirm(number)
+    assert not any("ERROR" in word for word in play.said())
+    play.client(*SEND)
+    _wait(play, 100, 106)
+    play.client(*SEND)
+    assert f"ERROR for r {REFUSED}" in play.said()
+
+
+def test_a_session_that_waits_for_something_else_does_not_refuse() -> None:
+    play, _ = _stalled()
+    play.session.hold(Hold.RATE_LIMIT)
+    play.client(*SEND)
+    _wait(play, 0, 10, 20)
+    assert (play.said(), play.session.refuses_sends) == ([], False)

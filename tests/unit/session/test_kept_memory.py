@@ -12,6 +12,7 @@ import pytest
 from pamqp import body, commands, header
 
 from gateway.amqp.splitter import Sink, Splitter
+from gateway.pieces import Body, joined
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.subscription import PendingAutoAcks, Subscription
 from tests.support.playbook import Playbook, stomp
@@ -44,7 +45,7 @@ def _message(tag: int) -> bytes:
 
 
 def test_a_delivery_with_large_headers() -> None:
-    splitter, output = Splitter(lambda *_: None), list[bytes]()
+    splitter, output = Splitter(lambda *_: None), list[Body]()
     splitter.frame_max = 131_072
     subscription = Subscription(b"T_1", b"1", AckMode.AUTO, b"session-1", destination=b"/topic/t")
     subscription.set_channel(1)
@@ -55,7 +56,7 @@ def test_a_delivery_with_large_headers() -> None:
     with _kept() as kept:
         for message in messages:
             assert splitter.receive(message) == b""
-            assert len(b"".join(output)) > _LARGE
+            assert len(joined(output)) > _LARGE
             output.clear()
     assert kept[0] < 5000
 
@@ -76,6 +77,6 @@ def test_a_large_receipt(sends: int) -> None:
             play.session.take_publishes()
         for number in range(sends):
             play.confirm(2 + number)
-        assert len(b"".join(play.session.output)) > sends * _LARGE
+        assert len(joined(play.session.output)) > sends * _LARGE
         play.session.output.clear()
     assert kept[0] < 20_000

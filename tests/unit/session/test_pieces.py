@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.amqp.codec import Publication, encode_publish
-from gateway.session.pieces import LARGE, gathered
+from gateway.pieces import LARGE, LargeBody, gathered, joined
 from tests.support.playbook import Playbook, deliver, stomp
 
 LARGE_BODY = b"x" * LARGE
@@ -18,6 +18,22 @@ def test_pieces_are_joined_but_for_the_large_ones() -> None:
         LARGE_BODY,
     ]
     assert gathered([b"", b""]) == []
+
+
+def test_a_body_in_pieces_stays_so_but_for_small_ones_and_joins_where_all_is_joined() -> None:
+    body = LargeBody([b"a", b"b", LARGE_BODY, b"c"])
+    assert gathered([b"1", body, b"2"]) == [b"1", b"ab", LARGE_BODY, b"c", b"2"]
+    assert joined([b"1", body, b"2"]) == b"1ab" + LARGE_BODY + b"c2"
+    assert (len(body), bytes(body)) == (LARGE + 3, b"ab" + LARGE_BODY + b"c")
+
+
+def test_a_body_in_pieces_is_cut_into_amqp_frames_like_one_that_is_not() -> None:
+    publication = Publication(1, 131_072, encode_publish(1, b"", b"q"), b"\x20\0", (b"",), b"")
+    for size in (LARGE, 131_063, 131_064, 131_065, 262_128, 300_000):
+        whole = bytes(range(256)) * (size // 256) + b"z" * (size % 256)
+        for at in (1, 5000, 131_064):
+            body = LargeBody([memoryview(whole)[:at], whole[at:]])
+            assert b"".join(publication.pieces(body)) == publication.encode(whole)
 
 
 @pytest.mark.parametrize("has_length", [True, False])

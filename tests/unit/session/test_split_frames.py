@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from gateway.errors import CloseReason, StompError
+from gateway.pieces import Body, joined
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.error_frames import encode_error
 from gateway.session.subscription import Subscription, split_frames
@@ -21,7 +22,7 @@ ERROR = encode_error(StompError("Malformed frame", b"MESSAGE\n\0\n", close=Close
 OTHERS = (encode(b"CONNECTED", [(b"version", b"1.2")]), encode_receipt(b"MESSAGE"), encode_receipt(b""), ERROR, b"\n")
 
 
-def delivered(body: bytes, properties: bytes, mode: AckMode, *, shows_ack: bool) -> list[bytes]:
+def delivered(body: bytes, properties: bytes, mode: AckMode, *, shows_ack: bool) -> list[Body]:
     subscription = Subscription(b"T_1", b"1", mode, b"session-1", shows_ack=shows_ack, window=100, base=6)
     subscription.deliver(1, True, ROUTE, properties, body)
     return subscription.output
@@ -34,15 +35,16 @@ MESSAGES = [
 
 
 def test_frames_are_found_in_any_order() -> None:
-    batch = [[other] for other in OTHERS] + MESSAGES + [[other] for other in OTHERS] + MESSAGES[::-1]
-    expected = [b"".join(pieces) for pieces in batch]
+    others: list[list[Body]] = [[other] for other in OTHERS]
+    batch = others + MESSAGES + others + MESSAGES[::-1]
+    expected = [joined(pieces) for pieces in batch]
     assert split_frames(list(itertools.chain(*batch))) == expected
     assert all(frame.endswith((b"\0\n", b"\n")) for frame in expected)
 
 
 @pytest.mark.parametrize("pieces", MESSAGES)
-def test_each_alone(pieces: list[bytes]) -> None:
-    assert split_frames(pieces) == [b"".join(pieces)]
+def test_each_alone(pieces: list[Body]) -> None:
+    assert split_frames(pieces) == [joined(pieces)]
 
 
 def test_nothing_is_nothing() -> None:

@@ -9,6 +9,7 @@ import pytest
 from gateway.amqp.properties import Properties, encode_around_table, table_entries
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CodecError
+from gateway.pieces import joined
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.subscription import Subscription
 from tests.support.playbook import (
@@ -49,7 +50,7 @@ def settled(of: Subscription) -> list[str]:
 def message(of: Subscription, *, body: bytes = b"hi", route: bytes = TO_QUEUE, properties: bytes = NO_PROPERTIES,
             tag: int = 1, redelivered: bool = False) -> bytes:  # fmt: skip
     of.deliver(tag, redelivered, route, properties, body)
-    data = b"".join(of.output)
+    data = joined(of.output)
     of.output.clear()
     return data
 
@@ -371,7 +372,7 @@ def test_messages_that_are_alike_are_delivered_together_as_one_by_one(
         pending = [each.tag for each in found._auto_acks.subscriptions], found._auto_acks.is_urgent
         found.settle_delivered()
         found.deliver(tag, not redelivered, b"\0\1q", b"\0\0", body)
-        return b"".join(found.output), found.stats, calls, pending
+        return joined(found.output), found.stats, calls, pending
 
     for count in (2, 3, 4, 5, 9):
         assert after(count) == after(*[1] * count)
@@ -431,7 +432,7 @@ def broker_after(of: Subscription, delivered: int) -> Unacked:
 def test_what_comes_from_a_stream_is_never_shed_since_a_stream_takes_nothing_back() -> None:
     found = subscription(AckMode.AUTO)
     found.drop_for_requeue(1, False, TO_QUEUE, OF_STREAM, b"x")
-    assert b"".join(found.output).endswith(b"\nx-stream-offset:7\ncontent-length:1\n\nx\0\n")
+    assert joined(found.output).endswith(b"\nx-stream-offset:7\ncontent-length:1\n\nx\0\n")
     assert found.settle_delivered()
     found.ledger.requeue_dropped()
     assert settled(found) == ["ack 1 multiple"]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.errors import StompError
+from gateway.pieces import Body
 from gateway.session import ops
 from gateway.session.context import SessionContext
 from gateway.session.delivery_ledger import AckMode
@@ -151,7 +152,7 @@ def test_auto_waits_while_some_of_it_is_shed() -> None:
 
 
 def test_the_messages_of_a_forgotten_subscription_reach_nobody() -> None:
-    output: list[bytes] = []
+    output: list[Body] = []
     one = subscription(mode=AckMode.AUTO)
     known = Subscriptions(output)
     known.add(one, "q")

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.errors import FrameError
 from gateway.stomp.decoder import Decoder, FrameLimits
-from gateway.stomp.frame import Frame
+from gateway.stomp.frame import Frame, OversizedFrame
 
 
 def read(stream: bytes, limits: FrameLimits, step: int) -> list[Frame]:
@@ -164,3 +164,61 @@ def test_a_flood_of_heart_beats_costs_no_memory(beats: bytes) -> None:
     finally:
         tracemalloc.stop()
     assert decoder.buffered == 0
+
+
+# A SEND that is too large, where the session goes on after it.
+
+
+SKIPPING = FrameLimits(frame=200, skips_bodies=True)
+
+
+@pytest.mark.parametrize("step", [*STEPS, 150, 199, 200, 201])
+@pytest.mark.parametrize("size", [170, 200, 1000])
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "new"])
+def test_a_body_that_is_too_large_is_skipped(step: int, size: int, is_known: bool) -> None:
+    head = b"SEND\ndestination:/queue/a\nreceipt:1\n"
+    fits = b"%bcontent-length:3\n\na\0c\0\n" % head + head + b"\nabc\0"
+    body = b"x" * size
+    large = b"%bcontent-length:%d\n\n%b\0\n" % (head, size + 1, b"\0" + body) + head + b"\n" + body + b"\0"
+    frames = read((fits if is_known else b"") + large + fits, SKIPPING, step)
+    *before, sized, ended, first, second = frames
+    assert len(before) == (2 if is_known else 0)
+    assert [frame.body for frame in (*before, first, second)] == [b"a\0c", b"abc"] * (2 if is_known else 1)
+    for frame in (sized, ended):
+        assert isinstance(frame, OversizedFrame)
+        assert (frame.command, frame.body, frame.receipt) == (b"SEND", b"", b"1")
+        assert frame.headers[b"destination"] == b"/queue/a"
+    # Nothing that is cached for those that fit is found on one that does not.
+    assert sized.header_block is not first.header_block
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("stream", "reason"),
+    [
+        (b"ACK\nid:1\n\n" + b"x" * 300, "larger than 200"),
+        (b"SEND\nx:" + b"x" * 300, "larger than 200"),
+        (b"SEND\ncontent-length:300\n\n" + b"x" * 301, "no NUL"),
+    ],
+)
+def test_other_frames_are_not_skipped(stream: bytes, reason: str, step: int) -> None:
+    with pytest.raises(FrameError, match=reason):
+        read(stream, SKIPPING, step)
+
+
+@pytest.mark.parametrize("length", [b"content-length:100000000\n", b""], ids=["content-length", "nul"])
+def test_nothing_of_a_skipped_body_is_kept(length: bytes) -> None:
+    decoder = Decoder(FrameLimits(frame=200, skips_bodies=True))
+    decoder.feed(b"SEND\ndestination:/queue/a\n%b\n" % length)
+    piece = b"x" * (1 << 16)
+    tracemalloc.start()
+    try:
+        for _ in range(100):
+            decoder.feed(piece)
+            assert decoder.next_frame() is None
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # One piece joins the head in its buffer, and is copied.
+    assert most < 4 * len(piece)
+    assert decoder.buffered < len(piece)

@@ -105,7 +105,7 @@ def test_a_body_of_a_known_length_takes_little_more_than_itself_however_small_th
     decoder.feed(b"\0")
     frame = decoder.next_frame()
     assert frame is not None
-    assert frame.body == body
+    assert bytes(frame.body) == body
 
 
 def test_what_follows_a_large_body_waits_with_it() -> None:

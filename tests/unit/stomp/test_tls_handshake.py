@@ -1,10 +1,11 @@
-"""A TLS handshake where a frame should begin: seen at its first byte, however the bytes arrive."""
+"""TLS or HTTP where a frame should begin: seen at the first byte or line, however the bytes arrive."""
 
 from __future__ import annotations
 
 import pytest
 
 from gateway.errors import CloseReason, FrameError, TlsHandshakeError
+from gateway.pieces import joined
 from gateway.session.context import State
 from gateway.session.session import Session
 from gateway.stomp.decoder import Decoder, FrameLimits
@@ -58,8 +59,49 @@ def test_after_the_login_it_is_a_malformed_frame_like_any_other() -> None:
     decoder.feed(HELLO)
     conversation.run(decoder)
     assert (conversation.state, conversation.close_reason) == (State.CLOSED, CloseReason.MALFORMED_FRAME)
-    assert b"TLS is not spoken on this port" in b"".join(conversation.output)
+    assert b"TLS is not spoken on this port" in joined(conversation.output)
 
 
 def test_it_is_a_violation_of_the_grammar() -> None:
     assert issubclass(TlsHandshakeError, FrameError)
+
+
+# An HTTP request, which is seen at the end of its first line.
+
+REQUEST = b"GET /ws?a=b HTTP/1.1\r\n"
+
+
+@pytest.mark.parametrize("step", [1, 5, 1000])
+@pytest.mark.parametrize("after", [b"", b"Host: a\r\n\r\n", b"Host: a\r\n\r\n\0"])
+def test_an_http_request_is_answered_in_http_before_the_login(after: bytes, step: int) -> None:
+    conversation, decoder = session()
+    data = b"\n" + REQUEST + after
+    for at in range(0, len(data), step):
+        if conversation.state is not State.CLOSED:
+            try:
+                decoder.feed(data[at : at + step])
+            except FrameError as error:
+                conversation.malformed(error)
+            conversation.run(decoder)
+    assert (conversation.state, conversation.close_reason) == (State.CLOSED, CloseReason.HTTP_ON_STOMP_PORT)
+    head, _, body = b"".join(conversation.output).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"Content-Length: %d\r\n" % len(body) in head
+    assert b"STOMP" in body
+
+
+def test_an_http_request_after_the_login_is_a_malformed_frame() -> None:
+    conversation, decoder = session()
+    conversation._context.login = b"somebody"
+    decoder.feed(REQUEST)
+    conversation.run(decoder)
+    assert conversation.close_reason is CloseReason.MALFORMED_FRAME
+
+
+@pytest.mark.parametrize(
+    "line", [b"GET HTTP/1.1", b"GET / HTTP/1.1 x", b"SEND\ndestination:GET / HTTP/1.1", b" / HTTP/1.1"]
+)
+def test_other_lines_are_no_http_request(line: bytes) -> None:
+    decoder = Decoder()
+    decoder.feed(line + b"\n\n\0")
+    assert decoder.next_frame() is not None

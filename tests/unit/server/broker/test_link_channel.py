@@ -77,7 +77,7 @@ async def test_what_a_subscription_needs_is_sent_before_the_first_answer(link: _
 
 async def test_the_answer_to_the_last_method_is_that_of_those_with_nowait_before_it(link: _Link) -> None:
     channel = _begun(link)
-    name = cast("asyncio.Future[str]", channel.declare(QueueSpec("q"), nowait=True))
+    name = channel.declare(QueueSpec("q"), nowait=True)
     consuming = channel.consume("q", {}, ("amq.topic", "key"))
     _tell(channel, commands.Channel.OpenOk())
     assert not name.done()

@@ -10,6 +10,7 @@ import pytest
 from gateway.amqp.splitter import Sink
 from gateway.config.model import Logging
 from gateway.config.scalars import BrokerUrl
+from gateway.pieces import Body
 from gateway.server.broker.channel import ignore_confirm
 from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.link import Link
@@ -55,12 +56,12 @@ class _Session:
 
     def __init__(self) -> None:
         self.number = 1
-        self.got: list[tuple[int, bool, bytes]] = []
+        self.got: list[tuple[int, bool, Body]] = []
         self.dropped: list[int] = []
         self.flushed = 0
         self.faults: list[Exception] = []
 
-    def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
+    def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: Body) -> None:
         assert (route, properties) == (ROUTE, PROPERTIES)
         if body == b"bad":
             raise ValueError(tag)

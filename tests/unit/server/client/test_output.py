@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.config.virtual_host import VirtualHost
+from gateway.pieces import LARGE, Body, LargeBody
 from gateway.server.client.output import AutoAckFlusher, ClientOutput
 from tests.support.virtual_time import run_in_virtual_time
 
@@ -143,3 +144,18 @@ def test_a_client_that_has_just_reset_its_connection_is_no_fault() -> None:
     assert ClientOutput(_Reset(is_closed=True), over_tls=False).write([b"x"]) == 0
     with pytest.raises(RuntimeError):
         ClientOutput(_Reset(is_closed=False), over_tls=False).write([b"x"])
+
+
+@pytest.mark.parametrize("last", [b"small", b"y" * LARGE])
+def test_a_body_in_pieces_is_written_whole_whatever_follows_it(last: bytes) -> None:
+    class Written(_Stuck):
+        data = b""
+
+        def write(self, data: bytes | bytearray | memoryview) -> None:
+            self.data += data
+
+    transport = Written()
+    output: list[Body] = [b"MESSAGE 1\n", LargeBody([b"x" * LARGE, b"1"]), b"\0\n", b"MESSAGE 2\n", last, b"\0\n"]
+    size = ClientOutput(transport, over_tls=False).write(output)
+    assert transport.data == b"MESSAGE 1\n" + b"x" * LARGE + b"1\0\nMESSAGE 2\n" + last + b"\0\n"
+    assert (size, output) == (len(transport.data), [])

@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 from pamqp import commands
+from pamqp.base import Frame
 
+from gateway.server.broker.link import Link
 from gateway.session.context import Hold, State
 from tests.support.scripted_broker import BridgedClient, ScriptedBroker, play, usual_answer
 
@@ -195,3 +197,77 @@ async def another_client(broker: ScriptedBroker, client: BridgedClient) -> Bridg
     other = BridgedClient(broker, client.session.settings, client)
     await other.connect()
     return other
+
+
+def data_methods(broker: ScriptedBroker) -> list[str]:
+    return [name for name in broker.methods if name not in {"ContentHeader", "ContentBody"}]
+
+
+def test_first_messages_follow_the_declarations_of_their_queues_at_once() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SEND\ndestination:/topic/a\n\nhi")
+        broker.methods.clear()
+        broker.script = lambda link, method: None
+        await client.say(*(f"SEND\ndestination:/queue/{name}\n\nhi" for name in "abc"))
+        assert data_methods(broker) == ["Queue.Declare", "Basic.Publish"] * 3
+
+    play(scene)
+
+
+def test_a_refused_declaration_names_the_message_that_asked_for_it() -> None:
+    refusal = commands.Channel.Close(406, "PRECONDITION_FAILED - inequivalent arg for queue 'b' in vhost '/'", 50, 10)
+
+    def script(_: Link, method: Frame) -> Frame | None:
+        return refusal if isinstance(method, commands.Queue.Declare) and method.queue == "b" else usual_answer(method)
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SEND\ndestination:/topic/a\n\nhi")
+        broker.script = script
+        await client.say(*(f"SEND\ndestination:/queue/{name}\nreceipt:{name}\n\nhi" for name in "abc"))
+        assert client.output.count(b"ERROR") == 1
+        assert b"receipt-id:b\n" in client.output
+        assert b"RECEIPT" not in client.output
+        assert client.session.state is State.CLOSED
+
+    play(scene)
+
+
+def test_a_message_whose_queue_turns_out_to_be_away_is_published_when_it_is_back() -> None:
+    text = "NOT_FOUND - home node 'b' of durable queue 'b' in vhost '/' is down or inaccessible"
+    away = commands.Channel.Close(404, text, 50, 10)
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SEND\ndestination:/topic/a\n\nhi")
+        client.session.confirm(1, False, True)
+        broker.script = lambda _, method: away if isinstance(method, commands.Queue.Declare) else usual_answer(method)
+        await client.say("SEND\ndestination:/queue/b\nreceipt:1\n\nhi")
+        assert b"ERROR" not in client.output
+        broker.script = lambda _, method: usual_answer(method)
+        broker.methods.clear()
+        await asyncio.sleep(20)
+        assert data_methods(broker)[-2:] == ["Queue.Declare", "Basic.Publish"]
+        client.session.confirm(1, False, True)
+        client.advance()
+        assert b"RECEIPT\nreceipt-id:1\n" in client.output
+
+    play(scene)
+
+
+def test_a_subscription_declares_a_queue_whose_declaration_is_not_answered_as_the_message_did() -> None:
+    declared: list[commands.Queue.Declare] = []
+
+    def script(_: Link, method: Frame) -> Frame | None:
+        if isinstance(method, commands.Queue.Declare):
+            declared.append(method)
+        return usual_answer(method)
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SEND\ndestination:/topic/a\n\nhi")
+        broker.script = script
+        await client.say(
+            "SEND\ndestination:/queue/q\nx-expires:60000\n\nhi", "SUBSCRIBE\nid:1\ndestination:/queue/q\n\n"
+        )
+        assert [method.arguments for method in declared] == [{"x-expires": 60000}] * 2
+        assert b"ERROR" not in client.output
+
+    play(scene)

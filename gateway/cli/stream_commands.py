@@ -1,0 +1,188 @@
+"""The command line of `stomp-gateway pipeline archive` and `pipeline replay`. Only the first one imports Spark."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gateway.cli.commands import add_command
+from gateway.cli.lake_commands import add_lake
+from gateway.cli.option_types import above_zero, duration, size
+from gateway.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.cli.commands import Commands, Run
+
+_AMQP_PASSCODE: Final = "AMQP_PASSCODE"
+_STOMP_PASSCODE: Final = "STOMP_PASSCODE"
+
+_ARCHIVE = """\
+Add the messages of RabbitMQ streams to the table messages of a lake, each one once. You may stop or kill it at any
+moment: the next run continues. It reads streams only. A queue deletes what was read, and after a failure nobody could
+read it again; so bind a stream to the same exchange as the queue, or let the gateway do it (archives, in its
+configuration).
+"""
+
+_ARCHIVE_EPILOG = f"""\
+examples:
+  stomp-gateway pipeline archive --from amqp://broker/ --login archive --passcode-file FILE --stream orders --lake lake
+  stomp-gateway pipeline archive --from amqps://broker/shop --stream orders --lake lake --every 1m \\
+      --hide-header authorization --max-body 64KiB
+
+exit codes:
+  0    everything that was in the streams is in the lake; with --every: ended by SIGTERM
+  1    failed, and the message says why
+  2    the command line is wrong, or the extra is not installed
+  130  interrupted (Ctrl-C), after the batch under way
+  143  without --every: ended by SIGTERM, after the batch under way
+
+environment:
+  {_AMQP_PASSCODE}  the passcode of --login, without --passcode-file
+  JAVA_HOME, SPARK_CONF_DIR, PYSPARK_PYTHON and what else Spark reads
+"""
+
+_REPLAY = """\
+Send archived messages again, through a gateway or any other STOMP server, each with a receipt. Messages of a stream
+keep their order. Each has a header x-replay-id with its stream and offset: if you replay twice, consumers can tell.
+"""
+
+_REPLAY_EPILOG = f"""\
+examples:
+  stomp-gateway pipeline replay --lake lake --where "stream = 'orders' and archived >= '2026-11-21T14:00:00Z'" --dry-run
+  stomp-gateway pipeline replay --lake lake --where "destination = '/topic/orders.new'" \\
+      --to stomp://gateway:61613/ --login ops --passcode-file FILE --destination /queue/orders-again --rate 500
+
+exit codes:
+  0    all messages were receipted; with --dry-run: it printed what it would send
+  1    failed, and the message says why and how many were receipted
+  2    the command line is wrong, or the extra is not installed
+  130  interrupted (Ctrl-C)
+
+environment:
+  {_STOMP_PASSCODE}  the passcode of --login, without --passcode-file
+"""
+
+
+def add_stream_commands(
+    commands: Commands,
+    with_spark: Callable[[Run], Run],
+    with_lake: Callable[[Run], Run],
+    add_spark: Callable[[argparse.ArgumentParser], None],
+) -> None:
+    """Add both; ``with_spark`` and ``with_lake`` make a command say so if what it needs is not installed."""
+    archive = add_command(
+        commands, "archive", with_spark(_archive), help="keep the messages of RabbitMQ streams",
+        description=_ARCHIVE, epilog=_ARCHIVE_EPILOG,
+    )  # fmt: skip
+    archive.add_argument(
+        "--from", required=True, dest="source", metavar="URL", help="the broker: amqp://host:port/vhost, or amqps://"
+    )
+    _add_login(archive)
+    archive.add_argument(
+        "--stream", action="append", default=[], metavar="NAME", help="a stream; repeat it for several"
+    )
+    archive.add_argument("--super-stream", metavar="NAME", help="a super stream with numbered partitions")
+    archive.add_argument(
+        "--lake", required=True, metavar="PLACE", help="a directory or URL for the lake; created if it is missing"
+    )
+    schedule = archive.add_mutually_exclusive_group()
+    schedule.add_argument("--once", action="store_true", help="archive what is there, then end (default)")
+    schedule.add_argument("--every", type=duration, metavar="TIME", help="look for new messages this often: 30s or 5m")
+    archive.add_argument(
+        "--hide-header", action="append", default=[], metavar="NAME",
+        help="leave this header out, in upper or lower case; repeat it for several",
+    )  # fmt: skip
+    archive.add_argument("--max-body", type=size, metavar="SIZE", help="leave larger bodies out, such as 64KiB")
+    archive.add_argument(
+        "--batch-rows", type=_count, default=500_000, metavar="N", help="the most messages of a batch (default: 500000)"
+    )
+    archive.add_argument(
+        "--allow-data-loss", action="store_true",
+        help="go on after messages that the stream's retention has deleted, and with a stream that was declared anew",
+    )  # fmt: skip
+    archive.add_argument("--quiet", action="store_true", help="print only what needs attention")
+    add_spark(archive)
+    replay = add_command(
+        commands, "replay", with_lake(_replay), help="send archived messages again",
+        description=_REPLAY, epilog=_REPLAY_EPILOG,
+    )  # fmt: skip
+    add_lake(replay)
+    replay.add_argument(
+        "--where", required=True, metavar="SQL", help="which messages: a condition on the table messages"
+    )
+    replay.add_argument("--to", metavar="URL", help="the server: stomp://host:port/vhost, or stomps:// with TLS")
+    _add_login(replay)
+    replay.add_argument(
+        "--destination", metavar="D", help="where to send all of them (default: where each was sent before)"
+    )
+    replay.add_argument("--rate", type=above_zero, metavar="N", help="at most N messages a second")
+    replay.add_argument(
+        "--window", type=_count, default=1000, metavar="N", help="most messages without a receipt (default: 1000)"
+    )
+    replay.add_argument("--dry-run", action="store_true", help="print what would be sent, and send nothing")
+    replay.add_argument("--quiet", action="store_true", help="print only what needs attention")
+
+
+def _add_login(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--login", metavar="NAME", help="the user (default: that of the URL, or the server's default)")
+    parser.add_argument("--passcode-file", type=Path, metavar="FILE", help="file with its passcode")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return int(text)
+
+
+def _passcode(options: argparse.Namespace, variable: str) -> str | None:
+    if options.passcode_file is None:
+        return os.environ.get(variable)
+    found: str = options.passcode_file.read_text(encoding="utf-8").rstrip("\r\n")
+    return found
+
+
+def _archive(options: argparse.Namespace) -> ExitCode:
+    if not options.stream and options.super_stream is None:
+        raise UsageError("give --stream NAME, or --super-stream NAME.")
+    from gateway.pipeline.archive import ArchiveOptions, archive  # noqa: PLC0415
+    from gateway.pipeline.progress import Progress  # noqa: PLC0415
+    from gateway.pipeline.spark_session import SparkOptions  # noqa: PLC0415
+
+    source = {
+        "url": options.source,
+        "stream": json.dumps(options.stream),
+        "superStream": options.super_stream,
+        "login": options.login,
+        "password": _passcode(options, _AMQP_PASSCODE),
+    }
+    wanted = ArchiveOptions(
+        source={name: value for name, value in source.items() if value is not None},
+        lake=options.lake,
+        every=options.every,
+        spark=SparkOptions(options.master, dict(options.conf), options.packages),
+        batch_rows=options.batch_rows,
+        hidden=tuple(options.hide_header),
+        most_body=options.max_body,
+        allow_data_loss=options.allow_data_loss,
+    )
+    return archive(wanted, Progress(quiet=options.quiet))
+
+
+def _replay(options: argparse.Namespace) -> ExitCode:
+    if options.to is None and not options.dry_run:
+        raise UsageError("give --to URL, or --dry-run.")
+    from gateway.pipeline.replay import ReplayOptions, replay  # noqa: PLC0415
+    from gateway.pipeline.stomp_sender import StompServer  # noqa: PLC0415
+
+    server = None
+    if not options.dry_run:
+        server = StompServer.read(options.to, options.login, _passcode(options, _STOMP_PASSCODE))
+    wanted = ReplayOptions(options.lake, options.where, server, options.destination, options.rate, options.window)
+    replay(wanted, sys.stdout, quiet=options.quiet)
+    return ExitCode.OK

@@ -1,0 +1,126 @@
+"""Declares the streams that keep messages (`archives`), with the operator's users. Clients are served meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from aio_pika import Connection
+from aio_pika.abc import HeadersType
+from aio_pika.exceptions import CONNECTION_EXCEPTIONS, ChannelNotFoundEntity
+
+from gateway.config.archives import Archive
+from gateway.config.model import PASS_THROUGH, GatewayConfig
+from gateway.config.virtual_host import VirtualHost
+from gateway.journal.shipper import ShipError
+from gateway.journal.stream_broker import StreamBroker, reason_of
+from gateway.server.process.reload import InUse
+from gateway.session.destinations import parse
+
+if TYPE_CHECKING:
+    from aio_pika.abc import AbstractQueue
+
+    from gateway.server.process.gateway import Gateway
+
+log = structlog.get_logger("gateway.archive")
+
+_FIRST_RETRY, _LAST_RETRY = 5.0, 300.0
+_ANSWER_WITHIN: Final = 30.0
+# The broker deletes whole files of a stream, and never the last one. Its own default is 500 MB.
+_MOST_FILE_BYTES: Final = 500_000_000
+_FILES: Final = 10
+
+
+class ArchiveStreams:
+    """Declares streams and their bindings at the start and at each reload, as a `Service` beside a gateway.
+
+    What cannot be declared is logged, and tried again until it can.
+    """
+
+    def __init__(self) -> None:
+        self._work: asyncio.Task[None] | None = None
+
+    async def start(self, gateway: Gateway) -> None:
+        """Begin, and do not wait."""
+        await self.reload(gateway.config)
+
+    def prepare(self, config: GatewayConfig) -> None:
+        """There is nothing that could fail."""
+
+    async def reload(self, config: GatewayConfig) -> InUse:
+        """Declare what another configuration has. What it has no longer stays in the broker."""
+        await self.stop()
+        if any(virtual_host.archives for virtual_host in config.resolved_virtual_hosts()):
+            self._work = asyncio.create_task(_declare_all(config), name="streams of archives")
+        return {}
+
+    async def stop(self) -> None:
+        """Give up what is not declared yet."""
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.wait([self._work])
+
+
+async def _declare_all(config: GatewayConfig) -> None:
+    async with asyncio.TaskGroup() as group:
+        for virtual_host in config.resolved_virtual_hosts():
+            for archive in virtual_host.archives:
+                group.create_task(_declare_until_done(virtual_host, archive), name=f"archive {archive.stream}")
+
+
+async def _declare_until_done(virtual_host: VirtualHost, archive: Archive) -> None:
+    about = {"virtual_host": virtual_host.name, "stream": archive.stream}
+    name = "/" if virtual_host.amqp_vhost == PASS_THROUGH else virtual_host.amqp_vhost
+    upstream = virtual_host.upstream
+    broker = StreamBroker(upstream.urls, archive.user, name, archive.stream, upstream.tls)
+    retry = _FIRST_RETRY
+    while True:
+        try:
+            async with broker.connected("archive") as connection, asyncio.timeout(_ANSWER_WITHIN):
+                await _declare(connection, archive, virtual_host.default_topic_exchange)
+        except (ShipError, *CONNECTION_EXCEPTIONS) as error:
+            log.error("archive not declared", **about, reason=reason_of(error), retry=retry)
+            await asyncio.sleep(retry)
+            retry = min(2 * retry, _LAST_RETRY)
+        else:
+            log.info("archive declared", **about, destinations=list(archive.destinations))
+            return
+
+
+async def _declare(connection: Connection, archive: Archive, topic_exchange: bytes) -> None:
+    """Declare the stream unless it is there, and bind it. One that is there stays as its owner wants it."""
+    channel = await connection.channel()
+    try:
+        queue = await channel.get_queue(archive.stream)
+    except ChannelNotFoundEntity:
+        channel = await connection.channel()
+        queue = await channel.declare_queue(archive.stream, durable=True, arguments=_arguments(archive))
+    else:
+        await channel.set_qos(1)
+        await _require_stream(queue)
+    for destination in archive.destinations:
+        exchange, key = parse(destination.encode()).route(topic_exchange)
+        await queue.bind(exchange.decode(), key.decode())
+
+
+async def _require_stream(queue: AbstractQueue) -> None:
+    """Only a stream takes an offset; any other queue refuses, and loses nothing."""
+    tag = await queue.consume(_ignore, arguments={"x-stream-offset": "next"})
+    with suppress(*CONNECTION_EXCEPTIONS):
+        await queue.cancel(tag)
+
+
+async def _ignore(_message: object) -> None:
+    """What comes before the consumer is cancelled stays in the stream."""
+
+
+def _arguments(archive: Archive) -> HeadersType:
+    arguments: dict[str, Any] = {"x-queue-type": "stream"}
+    if archive.max_age is not None:
+        arguments["x-max-age"] = f"{int(archive.max_age)}s"
+    if archive.max_bytes is not None:
+        arguments["x-max-length-bytes"] = archive.max_bytes
+        arguments["x-stream-max-segment-size-bytes"] = min(_MOST_FILE_BYTES, max(1, archive.max_bytes // _FILES))
+    return arguments
