@@ -38,6 +38,7 @@ from gateway.server.client.failed_logins import TooManyFailedLoginsError
 from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.log_limits import LogRateLimiter
 from gateway.server.process.log_level import CONFIGURED, LEVELS
+from gateway.server.process.readiness import MOST_WORKERS_DIE
 from gateway.server.process.reload import StoppingError
 from gateway.server.process.worker_channel import WorkerGoneError
 
@@ -74,7 +75,7 @@ _WITHOUT_USER: Final = frozenset(("/healthz", "/readyz"))
 _WITHOUT_HOST: Final = frozenset(("/healthz",))
 
 # Reasons of not being ready that everybody may know.
-_PUBLIC_REASONS: Final = frozenset(("draining", "no listener is open", "no worker is running"))
+_PUBLIC_REASONS: Final = frozenset(("draining", "no listener is open", "no worker is running", MOST_WORKERS_DIE))
 
 # Where a request keeps the user who sent it.
 _USER: Final = "user"
@@ -247,7 +248,8 @@ class AdminHttpServer:
             # The reasons may hold addresses of brokers, which are not for everybody.
             reasons = [reason if reason in _PUBLIC_REASONS else "no broker can be reached" for reason in reasons[:1]]
         status = 200 if readiness.is_ready else 503
-        return json_answer({"ready": readiness.is_ready, "reasons": reasons}, status)
+        warnings = {"warnings": list(readiness.warnings)} if readiness.warnings else {}
+        return json_answer({"ready": readiness.is_ready, "reasons": reasons, **warnings}, status)
 
     async def _get_metrics(self, request: web.Request) -> web.Response:
         text, content_type = await self._view.metrics(request.headers.get("Accept", ""))

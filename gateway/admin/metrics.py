@@ -244,6 +244,7 @@ def certificate_families(contexts: Iterable[TlsContext]) -> Iterator[Metric]:
     """When certificates expire, and whether their files can be used."""
     expiries: dict[Labels, float] = {}
     stale: dict[Labels, float] = {}
+    refused: Counter[Labels] = Counter()
     for context in contexts:
         file = (str(context.file),)
         if context.expires_at is not None:
@@ -251,10 +252,13 @@ def certificate_families(contexts: Iterable[TlsContext]) -> Iterator[Metric]:
         if context.file is not None:
             # Several listeners may have the same file.
             stale[file] = max(stale.get(file, 0), context.is_stale)
+            refused[file] += context.refused
     text = "When the first certificate of a file expires, in seconds since 1970."
     yield gauge_family("certificate_expiry_timestamp_seconds", text, ("file",), expiries)
     text = "Whether the file, its key or its authorities have changed and cannot be used, so that the old ones are."
     yield gauge_family("certificate_stale", text, ("file",), stale)
+    text = "Changes of these files that could not be used."
+    yield counter_family("certificate_changes_refused", text, ("file",), refused)
 
 
 def lag_family(lag: LoopLag) -> Metric:

@@ -119,6 +119,7 @@ _CONFIGURED: Final[Mapping[str, Callable[[_ConfiguredHost], Any]]] = {
             "up": state.is_up,
             "reason": state.reason or None,
             "links": state.links,
+            "alarm": state.alarm or None,
         }
         for state in host.brokers
     ],

@@ -30,7 +30,7 @@ from gateway.journal.histogram import percentile
 from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.asking import Asked, ask
 from gateway.server.process.loop_lag import LoopLag
-from gateway.server.process.readiness import BrokerState, Readiness
+from gateway.server.process.readiness import MOST_WORKERS_DIE, BrokerState, Readiness
 from gateway.server.process.worker_channel import WorkerGoneError
 from gateway.server.stats import REFUSALS
 
@@ -170,7 +170,7 @@ class WorkersView:
         return self._joined((await self._shown("readiness", enough=enough)).values())
 
     def _joined(self, answers: Iterable[Readiness]) -> Readiness:
-        """Ready if any worker is: it serves."""
+        """Ready if any worker is, since it serves, unless most of them keep dying."""
         every = list(answers)
         hosts = {
             name: tuple(_broker(states) for states in zip(*(each.virtual_hosts[name] for each in every), strict=False))
@@ -187,7 +187,11 @@ class WorkersView:
             }
             return Readiness((reason,), hosts)
         reasons = min((each.reasons for each in every), key=len)
-        return Readiness(reasons, hosts)
+        workers = self._supervisor.workers
+        dying = sum(worker.keeps_dying for worker in workers)
+        if 2 * dying > len(workers):
+            return Readiness((MOST_WORKERS_DIE, *reasons), hosts)
+        return Readiness(reasons, hosts, (f"{dying} of {len(workers)} workers keep dying",) if dying else ())
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:
         """See `View`."""
@@ -367,7 +371,8 @@ class _Fixed(Collector):
 def _broker(states: tuple[BrokerState, ...]) -> BrokerState:
     """A broker as several workers see it: it answers if it answers one of them."""
     best = next((state for state in states if state.is_up), states[0])
-    return BrokerState(best.broker, best.reason, sum(state.links for state in states))
+    alarm = next((state.alarm for state in states if state.alarm), "")
+    return BrokerState(best.broker, best.reason, sum(state.links for state in states), alarm)
 
 
 def _sum(counts: Iterable[dict[str, int]]) -> Counter[str]:

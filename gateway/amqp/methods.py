@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import pamqp.encode
 
-from gateway.amqp.codec import CHANNEL_CLOSE, CONSUME, FRAME_END, METHOD, QUEUE_DECLARE
+from gateway.amqp.codec import CHANNEL_CLOSE, CONNECTION_BLOCKED, CONSUME, FRAME_END, METHOD, QUEUE_DECLARE
 from gateway.amqp.properties import short_string
 from gateway.errors import CodecError
 
@@ -122,14 +122,14 @@ def _table(entries: Mapping[str, Any]) -> bytes:
 
 
 def read_method(number: int, frame: bytes) -> Close | str | None:
-    """What a method says, as far as anybody needs it: a close its reason, queue.declare-ok the name of the queue.
+    """The part of a method that the gateway uses: a close's reason, the queue of a declare-ok, the text of blocked.
 
     Raises:
         CodecError: it cannot be read.
     """
     if number == CHANNEL_CLOSE:
         return read_close(frame)
-    return _text(frame, _ARGUMENTS_AT)[0] if number == DECLARE_OK else None
+    return _text(frame, _ARGUMENTS_AT)[0] if number in (DECLARE_OK, CONNECTION_BLOCKED) else None
 
 
 def read_close(frame: bytes) -> Close:

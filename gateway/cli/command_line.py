@@ -7,7 +7,11 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from getpass import getpass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from pydantic import SecretStr
 
 from gateway import version_text
 from gateway.cli.admin_commands import add_admin
@@ -20,11 +24,14 @@ from gateway.cli.parity_command import add_parity
 from gateway.cli.pipeline_commands import add_pipeline
 from gateway.cli.tap_command import add_tap
 from gateway.cli.trace_commands import add_trace
+from gateway.config.broker_user import User
 from gateway.config.model import GatewayConfig, json_schema
 from gateway.errors import ConfigError, ExitCode, GatewayError, ListenError, UsageError
 
 if TYPE_CHECKING:
     from gateway.cli.commands import Commands, Run
+
+_PASSCODE_VARIABLE: Final = "STOMP_GATEWAY_CHECK_PASSCODE"
 
 _DESCRIPTION = """\
 A STOMP gateway in front of RabbitMQ. Clients speak STOMP 1.0, 1.1 or 1.2; the gateway speaks AMQP 0-9-1 to the broker.
@@ -50,8 +57,8 @@ examples:
   Without --config, or with an empty file, the gateway listens on 127.0.0.1:61613, and RabbitMQ is at 127.0.0.1:5672.
 
 exit codes:
-  0    success: serve has drained after a signal; check found a usable upstream for every virtual host
-  1    failed while running; check: a virtual host has no usable upstream; parity: a rule is DIFFERENT;
+  0    success: serve has drained after a signal; check found a usable upstream for every virtual host and its users
+  1    failed while running; check: a virtual host or a user of it has no usable upstream; parity: a rule is DIFFERENT;
        pipeline check: the lake is not complete; pipeline report --fail-on: the rule found something; pipeline compare:
        a row is worse or different; migrate: it wrote the file, but something has to be done first
   2    the configuration or the command line is wrong; every mistake is listed
@@ -175,6 +182,12 @@ def _add_configured(commands: Commands) -> None:
         allow_abbrev=True,
     )  # fmt: skip
     check.add_argument("--offline", action="store_true", help="validate only, do not try the brokers")
+    check.add_argument(
+        "--login", metavar="NAME",
+        help="try this user of the broker, too, in every virtual host. The passcode comes from --passcode-file, from "
+        f"{_PASSCODE_VARIABLE} in the environment, or is asked for",
+    )  # fmt: skip
+    check.add_argument("--passcode-file", metavar="FILE", help="the file with the passcode of --login")
     for command in (serve, check):
         command.add_argument(
             "--config", metavar="FILE", help="the configuration file (YAML); without it, every key has its default"
@@ -208,12 +221,21 @@ def _check(options: argparse.Namespace) -> ExitCode:
     print(f"{checked}: no mistakes ({_contents(config)}){_warnings(config)}")
     if options.offline:
         return ExitCode.OK
-    from gateway.server.broker.probe import first_broker_warnings, probe, report_lines, unserved  # noqa: PLC0415
+    from gateway.server.broker.probe import (  # noqa: PLC0415
+        alarm_warnings,
+        first_broker_warnings,
+        probe,
+        report_lines,
+        unserved,
+        untried,
+    )
     from gateway.server.descriptors import unreachable_limits  # noqa: PLC0415
 
-    reports = run_coroutine(probe(config.resolved_virtual_hosts()))
+    reports = run_coroutine(probe(config.resolved_virtual_hosts(), _login_to_try(options)))
     warnings = [
+        *untried(reports),
         *first_broker_warnings(config.resolved_virtual_hosts(), reports),
+        *alarm_warnings(reports),
         *(f"warning: {text}" for text in unreachable_limits(config)),
     ]
     print("\n".join([*report_lines(reports), *warnings]))
@@ -221,6 +243,26 @@ def _check(options: argparse.Namespace) -> ExitCode:
     if missing:
         return _failed(f"\nno usable upstream for: {', '.join(missing)}", ExitCode.FAILURE)
     return ExitCode.OK
+
+
+def _login_to_try(options: argparse.Namespace) -> User | None:
+    """The user that --login names."""
+    if options.login is None:
+        if options.passcode_file is not None:
+            raise UsageError("--passcode-file needs --login.")
+        return None
+    passcode = os.environ.get(_PASSCODE_VARIABLE, "")
+    if options.passcode_file is not None:
+        try:
+            passcode = Path(options.passcode_file).read_text().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "this is no text"
+            raise UsageError(f"--passcode-file {options.passcode_file}: {reason}.") from None
+    elif not passcode and sys.stdin.isatty():
+        passcode = getpass(f"Passcode of {options.login}: ")
+    if not options.login or not passcode:
+        raise UsageError(f"--login needs a passcode: give --passcode-file, or {_PASSCODE_VARIABLE} in the environment.")
+    return User(login=options.login, passcode=SecretStr(passcode))
 
 
 def _warnings(config: GatewayConfig) -> str:

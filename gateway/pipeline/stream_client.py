@@ -139,8 +139,11 @@ class StreamConnection:
     async def close(self) -> None:
         """Disconnect."""
         self._error = self._error or PipelineError(f"{self._broker.name}: the connection is closed")
-        with suppress(AMQPError, OSError, RuntimeError, asyncio.CancelledError):
-            await self._connection.close()
+        # A connection that is lost ends the library's tasks, and with them this call: that is no cancellation of ours.
+        closing = asyncio.ensure_future(self._connection.close())
+        await asyncio.wait((closing,))
+        if not closing.cancelled():
+            closing.exception()  # nobody wants to know
         if self._tap is not None:
             self._tap.transport.abort()
 

@@ -118,6 +118,10 @@ class LogLimits:
         """As `LogRateLimiter.left_out`, for a line about a virtual host that each login would repeat."""
         return self._brokers.left_out(name)
 
+    def for_broker(self, address: str) -> int | None:
+        """As `LogRateLimiter.left_out`, for a line about a broker that each link would repeat."""
+        return self._brokers.left_out((address,))
+
     def unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """The event loop's handler of errors that nobody handles. A client may cause one with each connection."""
         left_out = self._unhandled.left_out()

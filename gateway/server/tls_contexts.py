@@ -1,9 +1,9 @@
 """TLS contexts for brokers and for clients, which follow their files.
 
 Certificates are renewed while a gateway runs. `TlsContexts.look` makes a new context when a file has changed, and new
-connections use that one. If the new files cannot be used, because a tool has written only one of two yet, or because
-the certificate has expired, for example, the old context stays until they can. A mounted secret of Kubernetes is a link
-whose target changes: `stat` follows it.
+connections use that one. If the new files cannot be used, because a tool has written only one of two yet, for example,
+the old context stays until they can, and so it does if the new certificate has expired or is not valid yet. A mounted
+secret of Kubernetes is a link whose target changes: `stat` follows it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import asyncio
 import contextlib
 import socket
 import ssl
-import time
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 import structlog
@@ -26,6 +25,9 @@ from gateway.config.broker_tls import broker_tls_context, no_passphrase
 from gateway.config.listener_settings import ServerTls
 from gateway.config.virtual_host import UpstreamTls
 from gateway.errors import GatewayError
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 log = structlog.get_logger("gateway.tls")
 
@@ -135,6 +137,7 @@ class TlsContext:
     """The context for one group of TLS settings: ``context`` is the one to use now.
 
     ``expires_at`` is when the first of the own certificates does, in seconds since 1970; None if that is not known.
+    ``refused`` counts the changes of the files that could not be used.
 
     Raises:
         OSError: a file cannot be read, or its content cannot be used (ssl.SSLError).
@@ -147,14 +150,19 @@ class TlsContext:
         self._seen = self._states()
         # The files as they were when they could not be used; None if the last try succeeded.
         self._unusable: list[object] | None = None
+        self.refused = 0
         self.context = _make(settings)
-        self._validity = _validity(settings.cert_file)
-        self.expires_at = self._validity.expires_at
+        self._chain = _chain(settings.cert_file)
 
     @property
     def file(self) -> Path | None:
         """The own certificate, by which operators know it, or else the certificates to trust; None without a file."""
         return self._settings.cert_file or self._settings.ca_file
+
+    @property
+    def expires_at(self) -> float | None:
+        """See the class."""
+        return min((each.not_valid_after_utc.timestamp() for each in self._chain), default=None)
 
     @property
     def is_stale(self) -> bool:
@@ -168,18 +176,19 @@ class TlsContext:
             return False
         self._seen = states
         try:
-            context, validity = _make(self._settings), _validity(self._settings.cert_file)
-            # The one in use may have expired; then other files, such as new authorities, are still taken.
-            if validity != self._validity:
-                validity.check(time.time())
+            context, chain = _make(self._settings), _chain(self._settings.cert_file)
+            # With the certificate that is in use already, a change of the authorities must not wait.
+            if chain[:1] != self._chain[:1]:
+                _refuse_invalid(chain, datetime.now(UTC))
         except OSError as error:
             # Files that stay unusable are tried again, since two states may look the same. One line is enough.
             if states != self._unusable:
+                self.refused += 1
                 log.error("certificate unusable", file=str(self.file), reason=error.strerror or str(error))
             self._unusable = states
             return False
         self._unusable = None
-        self.context, self._validity, self.expires_at = context, validity, validity.expires_at
+        self.context, self._chain = context, chain
         log.info("certificate changed", file=str(self.file))
         return True
 
@@ -200,40 +209,25 @@ def _make(settings: TlsSettings) -> ssl.SSLContext:
     return listener_tls_context(settings) if isinstance(settings, ServerTls) else broker_tls_context(settings)
 
 
-class _Validity(NamedTuple):
-    """From when to when an own certificate is valid, and when the first of its file expires: seconds since 1970.
-
-    None of it is known without a certificate, or if the library cannot read it.
-    """
-
-    begins_at: float | None = None
-    ends_at: float | None = None
-    expires_at: float | None = None
-
-    def check(self, now: float) -> None:
-        """Raises OSError if a certificate is not valid now."""
-        if self.ends_at is not None and self.ends_at <= now:
-            raise OSError(f"the certificate has expired: {_utc(self.ends_at)}")
-        if self.begins_at is not None and self.begins_at > now:
-            raise OSError(f"the certificate is not valid before {_utc(self.begins_at)}")
+def _refuse_invalid(chain: list[x509.Certificate], now: datetime) -> None:
+    """Raise OSError if the own certificate, the first of the chain, has expired or is not valid yet."""
+    for own in chain[:1]:
+        if own.not_valid_after_utc <= now:
+            raise OSError(f"the new certificate has expired, on {own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
+        if own.not_valid_before_utc > now:
+            raise OSError(f"the new certificate is not valid before {own.not_valid_before_utc:%Y-%m-%d %H:%M} UTC")
 
 
-def _utc(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
-
-
-def _validity(file: Path | None) -> _Validity:
+def _chain(file: Path | None) -> list[x509.Certificate]:
+    """The certificates of a file, the own one first; none if they cannot be read."""
     if file is None:
-        return _Validity()
+        return []
     # Imported here because the certificate library is large, and not every gateway has a certificate.
     from cryptography import x509  # noqa: PLC0415
 
     with contextlib.suppress(ValueError):  # OpenSSL takes some certificates that the library refuses
-        own, *others = x509.load_pem_x509_certificates(file.read_bytes())
-        end = own.not_valid_after_utc
-        first = min((end, *(each.not_valid_after_utc for each in others)))
-        return _Validity(own.not_valid_before_utc.timestamp(), end.timestamp(), first.timestamp())
-    return _Validity()
+        return x509.load_pem_x509_certificates(file.read_bytes())
+    return []
 
 
 class TlsContexts:

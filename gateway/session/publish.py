@@ -351,13 +351,23 @@ class Publisher:
                 self.confirms.take_all()
         if isinstance(operation, ops.PreparePublisher) and operation.queue is not None:
             context.declared_queues.add(operation.queue.name, operation.queue, is_answered=event.is_declared)
+        # During an alarm the SEND that asked for the channel is still taken.
+        context.holds.discard(Hold.BROKER_BLOCKED)
         context.operation_done()
+
+    def waits_no_longer(self, operation: ops.Operation | None) -> None:
+        """The broker has refused an operation: if it was for the channel, the session waits for no alarm."""
+        if isinstance(operation, ops.PreparePublisher):
+            self._context.holds.discard(Hold.BROKER_BLOCKED)
 
     def set_blocked(self, blocked: bool) -> None:
         """See `Session.set_blocked`."""
         self._blocked = blocked
         if not blocked:
             self._context.holds.discard(Hold.BROKER_BLOCKED)
+        elif isinstance(self._context.operation, ops.PreparePublisher):
+            # The broker answers nothing on this link before the alarm is over.
+            self._context.holds.add(Hold.BROKER_BLOCKED)
 
     def confirm(self, sequence: int, multiple: bool, accepted: bool) -> None:
         """Take the broker's basic.ack or basic.nack of published messages, and send the RECEIPTs that wait for it.

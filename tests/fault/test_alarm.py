@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -12,9 +14,10 @@ from deploy.local.given import GivenBroker
 from gateway.errors import ExitCode
 from gateway.parity import AmqpBroker
 from gateway.session.context import Hold
+from tests.support.admin import AdminClient
 from tests.support.brokers import until_queue_gone
 from tests.support.deadline import until, within
-from tests.support.gateway import GatewayProcess, configuration, gateway_here, gateway_process, parsed
+from tests.support.gateway import ROOT, GatewayProcess, configuration, gateway_here, gateway_process, parsed
 from tests.support.stomp_client import StompClient, encoded
 
 pytestmark = pytest.mark.system
@@ -209,6 +212,43 @@ async def test_a_client_that_goes_during_an_alarm_has_sent_what_it_sent(
         await client.writer.wait_closed()
     await alarm.clear()
     await until(lambda: amqp.count(queue), lambda count: count == 101)
+
+
+async def test_log_check_sessions_and_status_tell_of_the_alarm(control: Broker, queue: str, alarm: Alarm) -> None:
+    document = configuration(control.amqp_url, admin={"address": "127.0.0.1:0"}, drain_timeout=1)
+    with gateway_process(document) as process:
+        async with (
+            StompClient.logged_in(process.address) as sender,
+            StompClient.logged_in(process.address) as late,
+            within(60),
+        ):
+            await sender.ask("SEND", b"first", destination=f"/queue/{queue}")
+            await alarm.set()
+            sender.write("SEND", b"during", destination=f"/queue/{queue}", receipt="r")
+            [told] = await process.until_logged("broker alarm")
+            assert (told["level"], told["reason"]) == ("warning", "low on memory")
+            assert told["broker"].endswith(f":{control.amqp_port}")
+            # A new sender waits for its channel, and it can be seen why.
+            late.write("SEND", b"late", destination=f"/queue/{queue}-late", receipt="r")
+
+            async def late_holds() -> list[str]:
+                page = await AdminClient(process.admin).json("/api/sessions?sort=connected_at")
+                return list(page["items"][-1]["holds"])
+
+            await until(late_holds, lambda holds: "broker-blocked" in holds)
+            hosts = await AdminClient(process.admin).json("/api/virtual-hosts")
+            assert hosts["items"][0]["brokers"][0]["alarm"] == "low on memory"
+            command = [sys.executable, "-m", "gateway", "check", "--config", str(process.config)]
+            checked = (
+                await asyncio.to_thread(subprocess.run, command, cwd=ROOT, capture_output=True, text=True)
+            ).stdout
+            assert "alarm         yes: low on memory" in checked
+            assert "has an alarm, low on memory" in checked
+            await alarm.clear()
+            await process.until_logged("broker alarm over")
+            assert (await late.expect("RECEIPT"))["receipt-id"] == "r"
+            assert (await sender.expect("RECEIPT"))["receipt-id"] == "r"
+            assert await late_holds() == []
 
 
 async def exchange_heart_beats(client: StompClient, seconds: float) -> None:

@@ -67,7 +67,7 @@ class Authority:
         """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = distinguished_name([(_COMMON_NAME, name)])
-        builder = _builder(subject, subject, key.public_key(), valid=True)
+        builder = _builder(subject, subject, key.public_key(), (-3, 1))
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         builder = builder.add_extension(_SIGNS, critical=True)
         made = cls(directory / f"{name}.pem", directory / f"{name}.key")
@@ -78,17 +78,19 @@ class Authority:
         """The TLS context of a client that trusts this authority alone."""
         return ssl.create_default_context(cafile=str(self.certificate))
 
-    def sign(self, directory: Path, name: str) -> tuple[Path, Path]:
+    def sign(self, directory: Path, name: str, *, days: tuple[int, int] = (-3, 1)) -> tuple[Path, Path]:
         """Make a certificate for ``localhost`` and 127.0.0.1, for either end of a connection.
 
         Args:
             directory: takes its files.
             name: their stem.
+            days: from now, when it begins to be valid, and when it expires.
 
         Returns:
             The certificate and its key.
         """
-        identity = self.identify(directory, name, distinguished_name([(_COMMON_NAME, "localhost")]), _LOCALHOST)
+        subject = distinguished_name([(_COMMON_NAME, "localhost")])
+        identity = self.identify(directory, name, subject, _LOCALHOST, days=days)
         return identity.certificate, identity.key
 
     def identify(
@@ -99,7 +101,7 @@ class Authority:
         alternative_names: Sequence[x509.GeneralName] | bytes = (),
         *,
         valid: bool = True,
-        begins_in_days: int = -3,
+        days: tuple[int, int] = (-3, 1),
     ) -> Identity:
         """Make a certificate for anybody.
 
@@ -109,16 +111,16 @@ class Authority:
             subject: whom it names.
             alternative_names: what else they are called; bytes are the extension's value as it is.
             valid: False for one that expired yesterday.
-            begins_in_days: from when on it is valid.
+            days: as for ``sign``.
         """
+        days = days if valid else (-3, -1)
         own = serialization.load_pem_private_key(self.key.read_bytes(), None)
         assert isinstance(own, ec.EllipticCurvePrivateKey)
         issuer = x509.load_pem_x509_certificate(self.certificate.read_bytes()).subject
         key = ec.generate_private_key(ec.SECP256R1())
         subject = subject if subject is not None else distinguished_name([(_COMMON_NAME, name)])
         usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH])
-        builder = _builder(subject, issuer, key.public_key(), valid=valid, begins_in_days=begins_in_days)
-        builder = builder.add_extension(usage, critical=False)
+        builder = _builder(subject, issuer, key.public_key(), days).add_extension(usage, critical=False)
         of_issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(own.public_key())
         builder = builder.add_extension(of_issuer, critical=False)
         if isinstance(alternative_names, bytes):
@@ -170,7 +172,7 @@ def encrypted(key: Path, target: Path, passphrase: bytes) -> None:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, *, valid: bool, begins_in_days: int = -3
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: tuple[int, int]
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
@@ -179,8 +181,8 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now + begins_in_days * _DAY)
-        .not_valid_after(now + max(1, begins_in_days + 1) * _DAY if valid else now - _DAY)
+        .not_valid_before(now + days[0] * _DAY)
+        .not_valid_after(now + days[1] * _DAY)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 

@@ -475,8 +475,8 @@ async def test_a_dead_virtual_host_is_shown_while_the_others_are_served(broker_u
             found = {item["name"]: item for item in (await admin.json("/api/virtual-hosts"))["items"]}
             assert (found["/"]["up"], found["orders"]["up"]) == (True, False)
             assert found["/"]["brokers"] == [
-                {"broker": dead, "up": False, "reason": "connection refused", "links": 0},
-                {"broker": alive, "up": True, "reason": None, "links": 1},
+                {"broker": dead, "up": False, "reason": "connection refused", "links": 0, "alarm": None},
+                {"broker": alive, "up": True, "reason": None, "links": 1, "alarm": None},
             ]
 
 

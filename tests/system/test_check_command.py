@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import shutil
 import socket
 import ssl
@@ -45,12 +46,17 @@ class Checked:
         return {step: finding.strip() for step, _, finding in steps}
 
 
-async def check(tmp_path: Path, text: str) -> Checked:
+async def check(tmp_path: Path, text: str, *options: str, passcode: str = "") -> Checked:
     file = tmp_path / "gateway.yaml"
     file.write_text(text)
-    command = [sys.executable, "-m", "gateway", "check", "--config", str(file)]
+    command = [sys.executable, "-m", "gateway", "check", "--config", str(file), *options]
     child = await asyncio.create_subprocess_exec(
-        *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *command,
+        cwd=ROOT,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "STOMP_GATEWAY_CHECK_PASSCODE": passcode},
     )
     out, err = await asyncio.wait_for(child.communicate(), 60)
     assert WRONG.encode() not in out + err
@@ -71,7 +77,7 @@ async def test_a_usable_broker_is_described(broker: Broker, tmp_path: Path) -> N
     assert product == "RabbitMQ"
     assert version[0].isdigit()
     assert found.pop("login").startswith("yes: ")
-    assert found == {"reachable": "yes", "TLS": "not used", "virtual host": "yes: / can be used"}
+    assert found == {"reachable": "yes", "TLS": "not used", "virtual host": "yes: / can be used", "alarm": "none"}
 
 
 async def test_each_virtual_host_that_cannot_be_served_is_named_with_the_reason(broker: Broker, tmp_path: Path) -> None:
@@ -98,6 +104,31 @@ virtual_hosts:
     assert done.found(url, "virtual host own")["login"].startswith("not tried: there is no default_user")
     assert done.found(url, "virtual host own")["broker"].startswith("RabbitMQ")
     assert done.found(url, "virtual host *")["virtual host"] == "not tried: clients name it"
+
+
+async def test_users_of_certificates_are_tried_and_a_login_of_ones_own(broker: Broker, tmp_path: Path) -> None:
+    url = f"amqp://{broker.host}:{broker.amqp_port}"
+    good = user_of(broker)
+    users = f"{{users: {{app: {good}, other: {{login: nobody, passcode: {WRONG}}}}}}}"
+    text = f"upstream: {{urls: ['{url}']}}\ndefaults: {{default_user: null, certificate_users: {users}}}"
+    done = await check(tmp_path, text)
+    assert (done.code, done.err.strip()) == (ExitCode.FAILURE, "no usable upstream for: / as nobody")
+
+    absent = f"upstream: {{urls: ['{url}']}}\nvirtual_hosts: {{/: {{default_user: null, amqp_vhost: no-such-one}}}}"
+    done = await check(tmp_path, absent)
+    assert done.code == ExitCode.OK
+    assert "warning: virtual host /: no login was tried" in done.out
+    parts = urlsplit(broker.amqp_url)
+    login, passcode = unquote(parts.username or "guest"), unquote(parts.password or "guest")
+    done = await check(tmp_path, absent, "--login", login, passcode=passcode)
+    assert (done.code, done.err.strip()) == (ExitCode.FAILURE, "no usable upstream for: /")
+    file = tmp_path / "passcode"
+    file.write_text(f"{WRONG}\n")
+    done = await check(tmp_path, absent, "--login", "nobody", "--passcode-file", str(file))
+    assert done.found(url, "virtual host /")["login"].startswith("no: nobody is refused")
+    done = await check(tmp_path, absent, "--login", "nobody")
+    assert done.code == ExitCode.CONFIGURATION
+    assert "--passcode-file" in done.err
 
 
 async def test_one_usable_url_is_enough(broker: Broker, tmp_path: Path) -> None:

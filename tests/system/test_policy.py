@@ -153,6 +153,9 @@ async def test_a_denied_frame_does_not_disturb_other_sessions_on_the_link(
             assert await final_error(culprit) == denied("SUBSCRIBE", "/topic/t", "guest")
             await client.ask("SEND", b"after", destination=f"/queue/{queue}")
             await client.disconnect()
+        # It is not the broker's error.
+        host = gateway.stats.host("/")
+        assert (host.errors, host.ended["destination-denied"]) == ({"destination-denied": 1}, 1)
     assert await amqp.count(queue) == 2
 
 

@@ -140,6 +140,8 @@ class Link:
         self._paced = paced
         # Called once, when the link has closed.
         self.on_closed: Callable[[Link], None] | None = None
+        # Called when the broker tells of an alarm, with its text, or with None of the end.
+        self.on_alarm: Callable[[Link, str | None], None] | None = None
         # False for a link that was lost.
         self.is_closing = False
         # Whether new channels go to other links, and this one closes when it has none any more.
@@ -436,6 +438,9 @@ class Link:
                 guarded(concerned, concerned.receive, method, read_method(method, data))
         elif method in (CONNECTION_BLOCKED, CONNECTION_UNBLOCKED):
             self.blocked = method == CONNECTION_BLOCKED
+            if self.on_alarm is not None:
+                reason = read_method(method, data)
+                self.on_alarm(self, str(reason) if self.blocked else None)
             self._tell_changed()
         elif method == CONNECTION_CLOSE:
             code, text, _ = read_close(data)

@@ -25,6 +25,7 @@ import structlog
 
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.journal.journal import Journal
+from gateway.server.broker.broker_alarms import BrokerAlarms
 from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, is_shutdown
 from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
@@ -84,6 +85,7 @@ class LinkPool:
     ) -> None:
         # Every open link.
         self.links: set[Link] = set()
+        self.alarms = BrokerAlarms(log_limits)
         self.drain = LinkDrain(self.links, spawn)
         self.log_limits = log_limits
         self.dialer = Dialer(clock, contexts, log_limits, paced)
@@ -128,12 +130,14 @@ class LinkPool:
         if link.closed is None:
             self.links.add(link)
             link.on_closed = self._link_closed
+            link.on_alarm = self.alarms.changed
         else:
             self._link_closed(link)
         return link
 
     def _link_closed(self, link: Link) -> None:
         self.links.discard(link)
+        self.alarms.link_closed(link)
         self.descriptors.link_gone(is_own=bool(link.client_properties.session))
         if not link.is_closing:
             self._stats.host(self._stats.label(link.virtual_host)).links_lost += 1

@@ -9,6 +9,7 @@ pamqp's frames on a plain stream (AMQP 0-9-1, 2.2.4), where the library cannot a
 * start-ok and tune: the login, and without a virtual host the last step. The library always opens a virtual host, and
   its error does not say which of the two was refused.
 * tune-ok, open, open-ok and close: on this connection, since the broker has just let it in.
+* A message that no queue gets: RabbitMQ tells of a memory or disk alarm only a connection that publishes.
 
 A frame is read by hand, because it is bounded: where no AMQP is spoken, the library would wait for up to 4 GiB.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import ssl
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +37,8 @@ from gateway.server.broker.host_resolver import HostResolver
 
 _MAX_HANDSHAKE_FRAME: Final = 1 << 20
 _ABORT_TIMEOUT: Final = 1.0
+# Seconds.
+_HEARTBEAT: Final = 5
 # Characters of what a broker calls itself.
 _LONGEST_NAME: Final = 100
 _FIRST_STEP: Final = "reachable"
@@ -45,7 +49,7 @@ _CLIENT_PROPERTIES: Final[common.FieldTable] = {
     "product": "stomp-gateway",
     "information": "stomp-gateway check",
     # With this the broker answers a refused login with connection.close before it closes the socket.
-    "capabilities": {"authentication_failure_close": True},
+    "capabilities": {"authentication_failure_close": True, "connection.blocked": True},
 }
 
 MethodT = TypeVar("MethodT", bound=base.Frame)
@@ -74,18 +78,22 @@ class ProbeReport:
     virtual_hosts: list[str] = field(default_factory=list)
     steps: list[tuple[str, str]] = field(default_factory=list)
     usable: bool = False
+    alarm: str = ""
 
 
 class _StepFailed(Exception):  # noqa: N818 - it ends an attempt as planned, and never leaves this module
     """The current step fails; the text is its finding."""
 
 
-async def probe(virtual_hosts: Iterable[VirtualHost]) -> list[ProbeReport]:
-    """Test every upstream URL of every resolved virtual host; the reports are in the order of the configuration."""
+async def probe(virtual_hosts: Iterable[VirtualHost], login: User | None = None) -> list[ProbeReport]:
+    """Test every upstream URL of every resolved virtual host with every user of it, and with ``login``.
+
+    The reports are in the order of the configuration.
+    """
     reports: dict[ProbeTarget, ProbeReport] = {}
     resolver = HostResolver()
     for virtual_host in virtual_hosts:
-        for target in _targets(virtual_host):
+        for target in _targets(virtual_host, login):
             reports.setdefault(target, ProbeReport(target)).virtual_hosts.append(virtual_host.name)
     await asyncio.gather(*(_Attempt(report, resolver).run() for report in reports.values()))
     return list(reports.values())
@@ -125,11 +133,7 @@ def report_lines(reports: Sequence[ProbeReport]) -> Iterator[str]:
 
 def _partly_served(reports: Sequence[ProbeReport]) -> Iterator[str]:
     """A line for each virtual host with several brokers of which only some can be used."""
-    by_name: dict[str, list[ProbeReport]] = {}
-    for report in reports:
-        for name in report.virtual_hosts:
-            by_name.setdefault(name, []).append(report)
-    for name, own in by_name.items():
+    for (name, _), own in _by_user(reports).items():
         usable = sum(report.usable for report in own)
         if 0 < usable < len(own):
             others = ", ".join(str(report.target.url) for report in own if not report.usable)
@@ -140,24 +144,57 @@ def first_broker_warnings(virtual_hosts: Iterable[VirtualHost], reports: Sequenc
     """A line for each virtual host whose first broker cannot be used where others can."""
     usable = {report.target for report in reports if report.usable}
     for virtual_host in virtual_hosts:
-        first, *others = _targets(virtual_host)
-        if virtual_host.upstream.order == "as-written" and first not in usable and usable.intersection(others):
-            yield f"warning: virtual host {virtual_host.name}: its links cannot go to its first broker, {first.url}"
+        targets = list(_targets(virtual_host, None))
+        first = targets[0].url
+        others = {target for target in targets if target.url != first}
+        is_first_usable = any(target in usable for target in targets if target.url == first)
+        if virtual_host.upstream.order == "as-written" and not is_first_usable and usable & others:
+            yield f"warning: virtual host {virtual_host.name}: its links cannot go to its first broker, {first}"
+
+
+def alarm_warnings(reports: Iterable[ProbeReport]) -> Iterator[str]:
+    """A line for each broker that has a memory or disk alarm."""
+    alarms = {report.target.url: report.alarm for report in reports if report.alarm}
+    for url, alarm in alarms.items():
+        yield f"warning: {url} has an alarm, {alarm}: it takes no messages until that is over"
 
 
 def unserved(reports: Sequence[ProbeReport]) -> list[str]:
-    """The virtual hosts without a usable upstream, in the order of the configuration."""
-    served = {name for report in reports if report.usable for name in report.virtual_hosts}
-    names = dict.fromkeys(name for report in reports for name in report.virtual_hosts)
-    return [name for name in names if name not in served]
+    """The virtual hosts without a usable upstream, in the order of the configuration, and then users without one."""
+    served: dict[str, list[bool]] = {}
+    for (name, _), own in _by_user(reports).items():
+        served.setdefault(name, []).append(any(report.usable for report in own))
+    found = {name: None for name, usable in served.items() if not any(usable)}
+    for (name, user), own in _by_user(reports).items():
+        if name not in found and user is not None and not any(report.usable for report in own):
+            found[f"{name} as {user.login}"] = None
+    return list(found)
 
 
-def _targets(virtual_host: VirtualHost) -> Iterator[ProbeTarget]:
-    upstream, user = virtual_host.upstream, virtual_host.default_user
-    is_named_by_clients = user is None or virtual_host.amqp_vhost == PASS_THROUGH
-    amqp_vhost = None if is_named_by_clients else virtual_host.amqp_vhost
+def untried(reports: Iterable[ProbeReport]) -> Iterator[str]:
+    """A line for each virtual host in which no login was tried."""
+    for name, user in _by_user(reports):
+        if user is None:
+            yield f"warning: virtual host {name}: no login was tried, since it has no user here. Give one with --login"
+
+
+def _by_user(reports: Iterable[ProbeReport]) -> dict[tuple[str, User | None], list[ProbeReport]]:
+    found: dict[tuple[str, User | None], list[ProbeReport]] = {}
+    for report in reports:
+        for name in report.virtual_hosts:
+            found.setdefault((name, report.target.user), []).append(report)
+    return found
+
+
+def _targets(virtual_host: VirtualHost, login: User | None) -> Iterator[ProbeTarget]:
+    upstream, of_certificates = virtual_host.upstream, virtual_host.certificate_users
+    named = (virtual_host.default_user, *of_certificates.users.values(), of_certificates.everyone, login)
+    users: list[User | None] = [user for user in dict.fromkeys(named) if user is not None]
     for url in dict.fromkeys(upstream.urls):
-        yield ProbeTarget(url, upstream.tls, upstream.connect_timeout, user, amqp_vhost)
+        for user in users or [None]:
+            is_named_by_clients = user is None or virtual_host.amqp_vhost == PASS_THROUGH
+            amqp_vhost = None if is_named_by_clients else virtual_host.amqp_vhost
+            yield ProbeTarget(url, upstream.tls, upstream.connect_timeout, user, amqp_vhost)
 
 
 class _Attempt:
@@ -262,23 +299,43 @@ class _Attempt:
         return tune
 
     async def _open(self, tune: commands.Connection.Tune, amqp_vhost: str) -> None:
-        self._send(commands.Connection.TuneOk(tune.channel_max, tune.frame_max, 0))
+        # Heart-beats tell a broker with an alarm that this connection is gone: it does not read it any more.
+        self._send(commands.Connection.TuneOk(tune.channel_max, tune.frame_max, _HEARTBEAT))
         self._send(commands.Connection.Open(virtual_host=amqp_vhost))
         await self._expect(commands.Connection.OpenOk)
         self._note(f"yes: {amqp_vhost} can be used")
+        self._step = "alarm"
+        self._report.alarm = await self._alarm()
+        if self._report.alarm:
+            self._note(f"yes: {self._report.alarm}")
+            return
+        self._note("none")
         self._send(commands.Connection.Close(200, "checked", 0, 0))
         await self._expect(commands.Connection.CloseOk)
 
-    def _send(self, method: base.Frame) -> None:
-        self._write(frame.marshal(method, 0))
+    async def _alarm(self) -> str:
+        """The broker's text if it has a memory or disk alarm; else empty."""
+        self._send(commands.Channel.Open(), 1)
+        await self._expect(commands.Channel.OpenOk)
+        # To a queue that does not exist. A user who may not publish is told of an alarm, too.
+        self._send(commands.Basic.Publish(exchange="", routing_key=f"stomp-gateway-check-{secrets.token_hex(8)}"), 1)
+        self._write(frame.marshal(header.ContentHeader(0, 0, commands.Basic.Properties()), 1))
+        self._send(commands.Channel.Close(200, "checked", 0, 0), 1)
+        told: base.Frame = commands.Channel.Close()
+        while isinstance(told, commands.Channel.Close):
+            told = await self._expect(commands.Channel.CloseOk, commands.Channel.Close, commands.Connection.Blocked)
+        return told.reason if isinstance(told, commands.Connection.Blocked) else ""
+
+    def _send(self, method: base.Frame, channel: int = 0) -> None:
+        self._write(frame.marshal(method, channel))
 
     def _write(self, data: bytes) -> None:
         if self._writer is None:
             raise ConnectionError("not connected")
         self._writer.write(data)
 
-    async def _expect(self, wanted: type[MethodT]) -> MethodT:
-        """The next frame, which must be a method of this type; connection.close fails the step."""
+    async def _expect(self, *wanted: type[MethodT]) -> MethodT:
+        """The next frame, which must be a method of these types; connection.close fails the step."""
         while True:
             received = await self._read_frame()
             if isinstance(received, wanted):

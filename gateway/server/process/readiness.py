@@ -24,13 +24,21 @@ _CONNECT_TIMEOUT: Final = 2.0
 _PATIENCE: Final = 0.25
 
 
+MOST_WORKERS_DIE: Final = "most workers keep dying"
+"""Why several workers are not ready although one may serve at this moment."""
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """One broker of a virtual host: whether it answers, or why not, and how many links of the virtual host it has."""
+    """One broker of a virtual host: whether it answers, or why not, and how many links of the virtual host it has.
+
+    ``alarm`` is the broker's own text while it has a memory or disk alarm.
+    """
 
     broker: BrokerUrl
     reason: str
     links: int
+    alarm: str = ""
 
     @property
     def is_up(self) -> bool:
@@ -40,10 +48,14 @@ class BrokerState:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Why clients cannot be served, in words (no ``reasons`` if they can), and the brokers of each virtual host."""
+    """Why clients cannot be served, in words (no ``reasons`` if they can), and the brokers of each virtual host.
+
+    ``warnings`` tell of faults that leave the gateway able to serve.
+    """
 
     reasons: tuple[str, ...] = ()
     virtual_hosts: Mapping[str, tuple[BrokerState, ...]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @property
     def is_ready(self) -> bool:
@@ -58,7 +70,7 @@ class Readiness:
         """The same for the clients of one virtual host."""
         states = self.virtual_hosts[virtual_host]
         reasons = () if self.is_up(virtual_host) else tuple(f"{state.broker}: {state.reason}" for state in states)
-        return Readiness(self.reasons or reasons, {virtual_host: states})
+        return Readiness(self.reasons or reasons, {virtual_host: states}, self.warnings)
 
     @property
     def down(self) -> list[str]:
@@ -124,10 +136,10 @@ class ReadinessProbe:
             keep = _KEEP_SUCCESS
         return circuit.known_at is None or self._clock() - circuit.known_at > keep
 
-    @staticmethod
-    def _state(circuit: Circuit, links: int) -> BrokerState:
+    def _state(self, circuit: Circuit, links: int) -> BrokerState:
         """An open link proves that the broker is there, whatever happened to a dial."""
-        return BrokerState(circuit.broker, "" if links else circuit.reason, links)
+        broker = circuit.broker
+        return BrokerState(broker, "" if links else circuit.reason, links, self._pool.alarms.of(broker))
 
     async def _probe(self, circuit: Circuit, virtual_host: VirtualHost) -> None:
         is_trial = circuit.begin(self._clock())

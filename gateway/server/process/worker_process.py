@@ -27,6 +27,9 @@ _MODULE: Final = "gateway.cli.worker_command"
 _SERVED: Final = 10.0
 _FIRST_PAUSE: Final = 0.5
 _LAST_PAUSE: Final = 30.0
+# The pause after the third short life in a row, as a multiple of the first.
+_KEEPS_DYING: Final = 4
+_DYING_HINT: Final = "its last words are above; if it cannot start a thread, TasksMax, ulimit -u or pids.max is too low"
 
 # Seconds that a worker may take to start, and to count its sessions at a stop.
 _START_WITHIN: Final = 60.0
@@ -71,6 +74,16 @@ class WorkerProcess:
     def is_running(self) -> bool:
         """Whether it serves clients."""
         return self.pid is not None
+
+    @property
+    def keeps_dying(self) -> bool:
+        """Whether the last three processes ended within ten seconds, and the present one is younger than that."""
+        return self._pause >= _KEEPS_DYING * _FIRST_PAUSE and not (self.is_running and self._has_served)
+
+    @property
+    def _has_served(self) -> bool:
+        since = self._served_since
+        return since is not None and asyncio.get_running_loop().time() - since >= _SERVED
 
     async def start(self) -> None:
         """Start the first process, and keep one running from then on.
@@ -149,7 +162,8 @@ class WorkerProcess:
                 if self._is_stopping:
                     return
                 if not self._is_replaced:
-                    log.error("worker died", worker=self.number, pid=process.pid, exit_code=code)
+                    hint = {"hint": _DYING_HINT} if self.keeps_dying else {}
+                    log.error("worker died", worker=self.number, pid=process.pid, exit_code=code, **hint)
                     self._died()
                 await self._end()
             await self._wait_before_next()
@@ -162,8 +176,7 @@ class WorkerProcess:
                 log.info("worker started", worker=self.number, pid=self.pid)
 
     async def _wait_before_next(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if self._served_since is not None and now - self._served_since >= _SERVED:
+        if self._has_served:
             self._pause = 0.0
             return
         self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LAST_PAUSE)

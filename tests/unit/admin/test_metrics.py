@@ -64,7 +64,11 @@ async def test_every_metric_is_described_with_its_labels() -> None:
             found[name] = labels
             assert family.documentation
     # What is there only while there are clients, links or certificates, or once a login was asked about again.
-    certificates = ("stomp_gateway_certificate_expiry_timestamp_seconds", "stomp_gateway_certificate_stale")
+    certificates = (
+        "stomp_gateway_certificate_expiry_timestamp_seconds",
+        "stomp_gateway_certificate_stale",
+        "stomp_gateway_certificate_changes_refused_total",
+    )
     for name in ("stomp_gateway_subscriptions", "stomp_gateway_links", "stomp_gateway_rechecks_total", *certificates):
         assert not found[name]
         found[name] = described[name]

@@ -40,6 +40,7 @@ class _Worker:
     """Gives these answers; one that ``hangs`` gives none, until its time is over."""
 
     is_running = True
+    keeps_dying = False
 
     def __init__(self, pid: int, *, hangs: bool = False, **answers: object) -> None:
         self.pid = self.number = pid
@@ -81,6 +82,17 @@ async def _view(*workers: _Worker, more: str = "") -> AsyncIterator[WorkersView]
         for task in (left := asyncio.all_tasks() - before):
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+
+
+async def test_a_gateway_most_of_whose_workers_keep_dying_is_not_ready() -> None:
+    workers = [_Worker(number, readiness=Readiness()) for number in range(3)]
+    async with _view(*workers) as view:
+        workers[0].keeps_dying = True
+        readiness = await view.readiness()
+        assert (readiness.is_ready, readiness.warnings) == (True, ("1 of 3 workers keep dying",))
+        workers[1].keeps_dying = True
+        readiness = await view.readiness()
+        assert (readiness.reasons, readiness.warnings) == (("most workers keep dying",), ())
 
 
 async def test_readiness_does_not_wait_for_a_worker_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:

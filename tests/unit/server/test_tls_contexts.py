@@ -7,7 +7,6 @@ import os
 import shutil
 import ssl
 from pathlib import Path
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -64,37 +63,35 @@ def test_files_that_stay_unusable_are_logged_once_and_used_when_they_fit(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "reason"),
-    [
-        ({"valid": False}, "the certificate has expired: "),
-        ({"begins_in_days": 2}, "the certificate is not valid before "),
-    ],
+    ("days", "reason"), [((-3, -1), "the new certificate has expired"), ((1, 3), "the new certificate is not valid")]
 )
-def test_a_renewed_certificate_that_is_not_valid_now_is_not_used(
-    settings: ServerTls, authority: Authority, tmp_path: Path, wrong: dict[str, Any], reason: str
+def test_a_renewed_certificate_that_is_not_valid_now_is_refused_and_the_old_one_kept(
+    settings: ServerTls, authority: Authority, tmp_path: Path, days: tuple[int, int], reason: str
 ) -> None:
     context = TlsContext(settings)
     before, expires_at = context.context, context.expires_at
+    certificate, key = authority.sign(tmp_path, "wrong", days=days)
+    shutil.copy(certificate, settings.cert_file)
+    shutil.copy(key, settings.key_file)
     with capture_logs() as lines:
-        for source in (authority.identify(tmp_path, "wrong", **wrong), authority.identify(tmp_path, "right")):
-            for new, old in zip((source.certificate, source.key), (settings.cert_file, settings.key_file), strict=True):
-                shutil.copy(new, old)
-            is_right = source.certificate.stem == "right"
-            assert context.look() == is_right
-            assert context.is_stale != is_right
-            assert (context.context is before) != is_right
-            assert is_right or context.expires_at == expires_at
-    assert [line["event"] for line in lines] == ["certificate unusable", "certificate changed"]
-    assert lines[0]["reason"].startswith(reason)
+        assert [context.look() for _ in range(2)] == [False, False]
+    assert [(line["log_level"], line["reason"].startswith(reason)) for line in lines] == [("error", True)]
+    assert (context.context, context.expires_at, context.is_stale, context.refused) == (before, expires_at, True, 1)
+    certificate, key = authority.sign(tmp_path, "right")
+    shutil.copy(certificate, settings.cert_file)
+    shutil.copy(key, settings.key_file)
+    assert context.look()
+    assert not context.is_stale
 
 
-def test_an_expired_certificate_that_is_in_use_keeps_no_other_file_away(authority: Authority, tmp_path: Path) -> None:
-    identity = authority.identify(tmp_path, "server", valid=False)
-    authorities = tmp_path / "authorities.pem"
-    shutil.copy(authority.certificate, authorities)
-    settings = ServerTls.model_construct(cert_file=identity.certificate, key_file=identity.key, ca_file=authorities)
-    context = TlsContext(settings)
-    authorities.write_bytes(authorities.read_bytes() * 2)
+def test_other_authorities_are_used_also_with_an_own_certificate_that_has_expired(
+    authority: Authority, tmp_path: Path
+) -> None:
+    certificate, key = authority.sign(tmp_path, "server", days=(-3, -1))
+    tls = UpstreamTls.model_construct(cert_file=certificate, key_file=key, ca_file=authority.certificate)
+    context = TlsContext(tls)
+    shutil.copy(Authority.make(tmp_path, "other").certificate, authority.certificate)
+
     assert context.look()
 
 

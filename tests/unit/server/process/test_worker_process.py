@@ -48,8 +48,10 @@ async def test_one_that_never_served_is_started_again_after_pauses_however_long_
             async def failures() -> list[EventDict]:
                 return [line for line in lines if line["event"] == "worker not started"]
 
+            assert not worker.keeps_dying
             await until(failures, lambda found: len(found) > 2)
             assert worker._pause >= 0.002
+            assert worker.keeps_dying
 
 
 async def test_one_whose_keeper_fails_does_not_fail_silently(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
