@@ -20,17 +20,18 @@ SENDS = "SEND\ndestination:/queue/x\nreceipt:1\n\nhi"
 
 def refuse(broker: ScriptedBroker) -> None:
     """The broker does not find the queue any more. It ignores what comes behind a method that it refuses."""
-    closing: list[Link] = []
+    closing: set[tuple[Link, int]] = set()
 
     def script(link: Link, method: Frame) -> Frame | None:
+        channel = link, broker.channel
         if method.name == "Channel.CloseOk":
-            closing.remove(link)
-        if link in closing:
+            closing.remove(channel)
+        if channel in closing:
             return None
         refused = {"Queue.Declare": (50, 10), "Basic.Consume": (60, 20)}.get(method.name)
         if refused is None:
             return usual_answer(method)
-        closing.append(link)
+        closing.add(channel)
         return commands.Channel.Close(404, AWAY, *refused)
 
     broker.script = script
