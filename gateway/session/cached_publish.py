@@ -130,11 +130,8 @@ class CachedPublish:
     def is_named_in(self, reason: bytes) -> bool:
         """Whether the broker's reason for closing the channel may be one of these messages.
 
-        It names the exchange, and for a topic permission the routing key; or a property that it does not accept, or
-        the queue that it did not declare.
+        It names the exchange, and for a topic permission the routing key; or a property that it does not accept.
         """
-        if self.queue is not None and b" queue '%b' " % self.queue.name.encode() in reason:
-            return True
         if b"exchange '" in reason:
             names_key = b"topic '" not in reason or b"topic '%b'" % self.routing_key in reason
             return names_key and b"exchange '%b'" % (self.exchange or b"amq.default") in reason

@@ -226,6 +226,11 @@ class PublisherConfirms:
         blamed = self._blamed(text)
         return self._unconfirmed[blamed[0]][0] if blamed else None
 
+    def receipt_of_declaration(self, queue: str) -> bytes | None:
+        """The receipt of the first message for a queue, whose declaration was refused."""
+        messages = self._unconfirmed.values()
+        return next((each[0] for each in messages if (spec := each[1].queue) and spec.name == queue), None)
+
     def take_blamed(self, text: str) -> list[Unconfirmed]:
         """Take out what made the broker close the channel, as far as its text tells, and what would do it again."""
         messages = [self._unconfirmed.pop(each) for each in self._blamed(text)]

@@ -39,6 +39,9 @@ from gateway.stomp.headers import trim_values
 NO_SETTINGS: Final = VirtualHost(name="")
 """Stands in until the client has logged in to a virtual host."""
 
+# Why a session closes because of a SEND that is refused, unless it goes on.
+_OF_A_SEND: Final = (CloseReason.BROKER_ERROR, CloseReason.DESTINATION_DENIED)
+
 _NO_QUEUE_RULES: Final = QueueRules()
 
 # By whether messages tell when they were published, and whether there is a selector.
@@ -318,7 +321,7 @@ class SessionContext:
 
     def fail_send(self, error: StompError, receipt: bytes | None) -> None:
         """Answer a SEND that goes wrong, as `on_send_error` wants it."""
-        if self.keeps_after_send_error and error.close is CloseReason.BROKER_ERROR:
+        if self.keeps_after_send_error and error.close in _OF_A_SEND:
             error = StompError(error.message, error.body)
         if self.on_send_error == "log" and receipt is None and error.close is None and not self.strict:
             error.is_sent = False

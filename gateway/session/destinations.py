@@ -182,7 +182,7 @@ def with_dots(text: bytes) -> bytes:
 
     ``/topic/a/b`` is ``/topic/a.b``, and ``**`` at the end, which stands for any number of words, is ``#``.
     """
-    if not text.startswith(_TOPIC) or b"/" not in text[len(_TOPIC) :]:
+    if not text.startswith(_TOPIC):
         return text
     words = text[len(_TOPIC) :].split(b"/")
     words[-1] = b"#" if words[-1] == b"**" else words[-1]

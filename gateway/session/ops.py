@@ -273,12 +273,13 @@ class OperationFailed:
 class ChannelClosed:
     """The broker closed the publishing channel of the session, or a subscription's, without being asked.
 
-    ``may_pass``: because a queue is away that was to be declared there.
+    ``queue`` is what it refused to declare for a message, and ``may_pass`` tells that this queue is away.
     """
 
     code: int
     text: str
     publishing: bool
+    queue: str = ""
     may_pass: bool = False
 
 

@@ -491,6 +491,7 @@ class Publisher:
         it is worthless now, sent or not; ``restored`` encodes it again.
         """
         self.is_lost = True
+        self._context.declared_queues.discard_unanswered()
         self._has_rejected = self.is_in_doubt = False
         self._channel = 0
         self._channel_key = object()

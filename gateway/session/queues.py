@@ -134,6 +134,20 @@ class DeclaredQueues:
         else:
             self._unanswered.add(name)
 
+    @property
+    def has_unanswered(self) -> bool:
+        """Whether the broker has not answered a declaration yet."""
+        return bool(self._unanswered)
+
+    def answered(self, name: str) -> None:
+        """The broker has declared a queue."""
+        self._unanswered.discard(name)
+
+    def discard_unanswered(self) -> None:
+        """Forget those, since their channel is lost."""
+        for name in tuple(self._unanswered):
+            self.discard(name)
+
     def discard(self, name: str) -> bool:
         """Forget a queue; whether it was known."""
         self._unanswered.discard(name)

@@ -245,6 +245,15 @@ class Session:
         return self._context.pending.has_frame
 
     @property
+    def awaits_declaration(self) -> bool:
+        """Whether messages were published for a queue whose declaration the broker has not answered."""
+        return self._context.declared_queues.has_unanswered
+
+    def queue_declared(self, name: str) -> None:
+        """The broker has answered the declaration of a queue for which messages were published already."""
+        self._context.declared_queues.answered(name)
+
+    @property
     def has_unlogged_errors(self) -> bool:
         """Whether there are ERRORs that ``take_errors`` has not returned yet."""
         return bool(self._context.unlogged_errors)
@@ -345,6 +354,9 @@ class Session:
         """Whether nothing but the broker, which takes no messages, keeps SENDs from being carried out."""
         holds, pending = self.holds, self._context.pending
         if not holds or not holds <= _FOR_BROKER or self._context.state is not State.CONNECTED:
+            return False
+        if holds <= {Hold.LINK_WRITE} and not self.has_confirms:
+            # Nothing says that the broker takes no messages; it reads them more slowly than they come.
             return False
         # Behind another frame a SEND waits for its turn.
         is_for_send = all(isinstance(each.operation, ops.PreparePublisher) for each in pending.asked)
@@ -455,7 +467,14 @@ class Session:
     def _fail(self, error: StompError, frame: Frame) -> None:
         """Answer a frame that cannot be carried out."""
         context = self._context
-        (context.fail_send if frame.command == b"SEND" else context.fail)(error, context.receipt_of(frame))
+        receipt = context.receipt_of(frame)
+        if frame.command != b"SEND":
+            context.fail(error, receipt)
+        elif context.on_send_error != "close" and b"transaction" in frame.headers:
+            # Its COMMIT would leave it out.
+            context.fail(error_frames.closed_for(error, error.close or CloseReason.BROKER_ERROR), receipt)
+        else:
+            context.fail_send(error, receipt)
 
     def _unknown_command(self, frame: Frame) -> None:
         if self._context.state is not State.CONNECTING:
@@ -511,13 +530,7 @@ class Session:
 
     def _operation_failed(self, event: ops.OperationFailed) -> None:
         context, operation = self._context, self._context.operation
-        if event.of_publish and self._ride_through.is_virtual_host_going(event.code):
-            self._ride_through.channel_lost(event.code, event.text)
-            self._ride_through.interrupted(ops.OperationInterrupted(event.code, event.text))
-            return
-        if event.of_publish and self._ride_through.publish_refused(event.code, event.text):
-            if context.state is not State.CLOSED:
-                context.pending.interrupt()
+        if event.of_publish and self._survives_refusal(event, operation):
             return
         if event.may_pass and context.rides_through:
             if isinstance(operation, ops.PreparePublisher):
@@ -534,13 +547,30 @@ class Session:
             if isinstance(operation, ops.PreparePublisher) and operation.is_fresh:
                 # It is not known what has become of the channel that was to be replaced.
                 self._ride_through.channel_lost(event.code, event.text)
-            context.fail_send(error_frames.broker_error(event.code, event.text, self.settings), receipt)
+            self._fail(error_frames.broker_error(event.code, event.text, self.settings), frame)
             return
         if event.of_publish:
             receipt = self._publisher.confirms.receipt_of_failure(event.text)
         is_topic = isinstance(operation, ops.Subscribe) and operation.subscription.destination.startswith(_TOPIC)
         refusal = error_frames.topic_refused if is_topic else error_frames.broker_error
         context.fail(refusal(event.code, event.text, self.settings), receipt)
+
+    def _survives_refusal(self, event: ops.OperationFailed, operation: ops.Operation | None) -> bool:
+        """Whether the session goes on, or ends in order, although its operation failed with a message's refusal."""
+        context = self._context
+        if self._ride_through.is_virtual_host_going(event.code):
+            self._ride_through.channel_lost(event.code, event.text)
+            self._ride_through.interrupted(ops.OperationInterrupted(event.code, event.text))
+            return True
+        if isinstance(operation, ops.CloseUpstream) and context.keeps_after_send_error and self._publisher.is_lost:
+            # The client knows already which message the broker refused, and everything else is answered.
+            self._disconnect.upstream_closed(ops.UpstreamClosed())
+            return True
+        if not self._ride_through.publish_refused(event.code, event.text):
+            return False
+        if context.state is not State.CLOSED:
+            context.pending.interrupt()
+        return True
 
     def _channel_closed(self, event: ops.ChannelClosed) -> None:
         context, receipt = self._context, None
@@ -550,7 +580,9 @@ class Session:
             return
         if event.publishing and self._ride_through.publish_refused(event.code, event.text):
             return
-        if event.publishing and self._transactions.committing is not None:
+        if event.queue:
+            receipt = self._publisher.confirms.receipt_of_declaration(event.queue)
+        elif event.publishing and self._transactions.committing is not None:
             receipt = context.receipt_of(self._transactions.committing)
         elif event.publishing:
             receipt = self._publisher.confirms.receipt_of_failure(event.text)

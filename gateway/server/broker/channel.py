@@ -322,7 +322,7 @@ class LinkChannel:
         self._write(methods.CLOSE_OK)
         # The number may soon belong to another session.
         self.write = _discard
-        awaits_answer = bool(self._unanswered)
+        awaits_answer = any(call.answer is not None for call in self._unanswered)
         refused_at = (at for at, call in enumerate(self._unanswered) if call.method == refusal.method)
         self._carried_out_before(next(refused_at, 0))
         if self._is_closing:

@@ -48,6 +48,9 @@ from gateway.stomp.decoder import Decoder, FrameLimits
 # Frames of one client that are carried out before others have their turn.
 _MAX_FRAMES_PER_TURN: Final = 1000
 
+# Seconds after which others have their turn, also if each SEND declares a queue and so ends a call of `run`.
+_LONGEST_TURN: Final = 0.001
+
 # So many bytes of a client are carried out at once, as most messages are. Who has sent more shares the time for such
 # input in a round of the event loop with all others of its kind.
 _LITTLE: Final = 4096
@@ -344,7 +347,13 @@ class ClientConnection(StompProtocol):
         if not self._waits_for_turn:
             session.run(self._decoder)
             self._rate_limiter.charge(self.stats.bytes_in)
+        ends_at = time.monotonic() + _LONGEST_TURN
         while self._flush() and not self._waits_for_turn:
+            if time.monotonic() > ends_at:
+                # Each of these SENDs has begun a turn of its own.
+                self._waits_for_turn = True
+                self._context.turns.later(self, self._take_turn)
+                break
             session.run(self._decoder)
         if session.state is State.CLOSED:
             self._close()

@@ -31,6 +31,9 @@ _PIECE: Final = 64 << 10
 _LOOKS: Final = 50
 _BETWEEN_LOOKS: Final = 0.01
 
+# With more declarations on their way the broker would not read the link for long, and others on it would wait.
+_MOST_UNANSWERED: Final = 16
+
 # For so many seconds a channel is not replaced again: a full queue rejects everything, on whatever channel.
 _REPLACED_FOR: Final = 5.0
 
@@ -44,7 +47,7 @@ class PublishingChannel:
 
     __slots__ = (
         "_awaited", "_background", "_bulk_sender", "_channel", "_has_rest", "_is_bulk", "_is_scheduled",
-        "_is_window_full", "_login", "_owner", "_queues", "_replaced_at", "_session", "_told",
+        "_is_window_full", "_login", "_owner", "_queues", "_replaced_at", "_session", "_told", "_unanswered",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +73,8 @@ class PublishingChannel:
         self._replaced_at = float("-inf")
         # The last refusal that the session knows of.
         self._told: UpstreamError | None = None
+        # Declarations that messages have followed and that the broker has not answered.
+        self._unanswered = 0
         # Ends when a queue that was away is back.
         self._awaited: asyncio.Future[QueueState] | None = None
 
@@ -141,7 +146,10 @@ class PublishingChannel:
         if operation.is_fresh or (channel is None and self._is_bulk):
             return None
         if queue is not None and (
-            queue.exclusive or not operation.at_once or self._session.settings.takes_existing_queues
+            queue.exclusive
+            or not operation.at_once
+            or self._unanswered >= _MOST_UNANSWERED
+            or self._session.settings.takes_existing_queues
         ):
             return None
         is_new = channel is None
@@ -151,20 +159,28 @@ class PublishingChannel:
                 return None
             self._use(channel)
         if operation.confirms and not channel.has_confirms:
-            channel.select_confirms().add_done_callback(self._refused)
+            channel.select_confirms().add_done_callback(partial(self._answer, channel, ""))
         elif is_new and queue is None:
-            channel.ask().add_done_callback(self._refused)
+            channel.ask().add_done_callback(partial(self._answer, channel, ""))
         if queue is not None:
-            channel.declare(queue).add_done_callback(self._refused)
+            self._unanswered += 1
+            channel.declare(queue).add_done_callback(partial(self._answer, channel, queue.name))
         frame_max, confirms = channel.link.tuning.frame_max, channel.has_confirms
         return ops.PublisherPrepared(channel.number, frame_max, confirms, is_new, is_declared=queue is None)
 
-    def _refused(self, answer: asyncio.Future[Any]) -> None:
-        """Tell the session if the broker has refused one of these methods, and so all behind it."""
-        refusal = None if answer.cancelled() else answer.exception()
-        if isinstance(refusal, UpstreamError) and not isinstance(refusal, LinkDownError) and refusal is not self._told:
+    def _answer(self, channel: LinkChannel, queue: str, answer: asyncio.Future[Any]) -> None:
+        """The answer to a method that messages have followed. If it is a refusal, those behind it fail with it."""
+        if channel is not self._channel or answer.cancelled():
+            return
+        self._unanswered -= bool(queue)
+        refusal = answer.exception()
+        if refusal is None:
+            self._session.queue_declared(queue)
+        elif (
+            isinstance(refusal, UpstreamError) and not isinstance(refusal, LinkDownError) and refusal is not self._told
+        ):
             self._told = refusal
-            guarded(self._owner, partial(self._owner.channel_closed, refusal, publishing=True))
+            guarded(self._owner, partial(self._owner.channel_closed, refusal, publishing=True, queue=queue))
 
     def _use(self, channel: LinkChannel) -> None:
         self._is_bulk = channel.link.purpose == BULK
@@ -172,6 +188,7 @@ class PublishingChannel:
         channel.set_sink(Sink(ignore_delivery, self._session.confirm, self._owner, self._session.message_returned))
         channel.on_closed = partial(self._owner.channel_closed, publishing=True)
         self._channel = channel
+        self._unanswered = 0
         self._is_window_full = False
         self._follow(channel.link)
 
@@ -179,7 +196,13 @@ class PublishingChannel:
         """Open a channel again, and declare the queues of the messages that will be published again."""
         if operation.has_refused:
             await self._answered()
-        await self._drop()
+        if self._unanswered:
+            # The broker may not answer before a queue is back.
+            channel = self.take()
+            if channel is not None:
+                channel.abandon(self._owner)
+        else:
+            await self._drop()
         self._refuse_while_away({queue.name for queue in operation.queues})
         try:
             prepared = await self.prepare(ops.PreparePublisher(confirms=True, queue=None))

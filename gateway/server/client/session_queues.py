@@ -69,7 +69,9 @@ class SessionQueues:
         if queue.exclusive:
             await self.declare(queue, await self._channels.control())
         elif self._session.keeps_after_send_error:
-            async with LinkChannel.opened(publishing.link) as channel:
+            has_room = publishing.link.has_room
+            link = publishing.link if has_room else await self._login.links.consuming_link()
+            async with LinkChannel.opened(link) as channel:
                 await self.declare(queue, channel)
         else:
             await self.declare(queue, publishing)

@@ -9,6 +9,7 @@ from pamqp import commands
 from pamqp.base import Frame
 
 from gateway.server.broker.link import Link
+from gateway.server.client.operation_deadline import OperationDeadline
 from gateway.session.context import Hold, State
 from tests.support.scripted_broker import BridgedClient, ScriptedBroker, play, usual_answer
 
@@ -271,3 +272,92 @@ def test_a_subscription_declares_a_queue_whose_declaration_is_not_answered_as_th
         assert b"ERROR" not in client.output
 
     play(scene)
+
+
+def test_few_declarations_are_on_their_way_at_a_time_since_others_wait_behind_them() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SEND\ndestination:/topic/a\n\nhi")
+        broker.methods.clear()
+        broker.script = lambda link, method: None
+        await client.say(*(f"SEND\ndestination:/queue/{number}\n\nhi" for number in range(40)))
+        assert broker.methods.count("Queue.Declare") == 17
+
+    play(scene)
+
+
+def test_a_refused_declaration_names_its_message_also_if_the_text_is_cut_and_a_commit_waits() -> None:
+    name = "b" * 200
+    text = f"PRECONDITION_FAILED - inequivalent arg 'durable' for queue '{name}"[:255]
+
+    def script(_: Link, method: Frame) -> Frame | None:
+        refused = isinstance(method, commands.Queue.Declare) and method.queue == name
+        return commands.Channel.Close(406, text, 50, 10) if refused else usual_answer(method)
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SEND\ndestination:/topic/a\n\nhi")
+        broker.script = script
+        begin, of_transaction = "BEGIN\ntransaction:t\n\n", "SEND\ndestination:/topic/a\ntransaction:t\n\nhi"
+        refused, commit = f"SEND\ndestination:/queue/{name}\nreceipt:it\n\nhi", "COMMIT\ntransaction:t\nreceipt:c\n\n"
+        await client.say(begin, of_transaction, refused, commit)
+        assert b"receipt-id:it\n" in client.output
+
+    play(scene)
+
+
+def test_a_declaration_that_is_never_answered_ends_its_session_in_time() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SEND\ndestination:/topic/a\n\nhi")
+        client.session.confirm(1, False, True)
+        broker.script = lambda link, method: None
+        await client.say("SEND\ndestination:/queue/away\nreceipt:1\n\nhi")
+        deadline = OperationDeadline(client.session, lambda operation: False)
+        missed = [deadline.missed(float(now)) for now in (0, 50, 70)]
+        assert missed[:2] == [None, None]
+        assert missed[2] is not None
+
+    play(scene)
+
+
+KEEP = {"on_send_error": {"action": "keep"}}
+
+
+def refuse_publishes(_: Link, method: Frame) -> Frame | None:
+    if isinstance(method, commands.Basic.Publish) and method.exchange == "nope":
+        return commands.Channel.Close(404, "NOT_FOUND - no exchange 'nope' in vhost '/'", 60, 40)
+    return usual_answer(method)
+
+
+def test_a_session_that_goes_on_after_a_refusal_also_ends_directly_behind_one() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        broker.script = refuse_publishes
+        await client.say(
+            "SEND\ndestination:/exchange/nope/a\nreceipt:1\n\nhi", "DISCONNECT\nreceipt:bye\n\n", seconds=60
+        )
+        assert b"ERROR" in client.output
+        assert b"receipt-id:bye" in client.output
+        assert client.session.state is State.CLOSED
+
+    play(scene, **KEEP)
+
+
+@pytest.mark.parametrize("action", ["keep", "log"])
+def test_a_message_that_is_refused_in_a_transaction_is_not_left_out(action: str) -> None:
+    def script(_: Link, method: Frame) -> Frame | None:
+        if isinstance(method, commands.Queue.Declare):
+            return commands.Channel.Close(406, "PRECONDITION_FAILED - inequivalent arg", 50, 10)
+        return usual_answer(method)
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        broker.script = script
+        await client.say(
+            "BEGIN\ntransaction:t\n\n",
+            "SEND\ndestination:/topic/a\ntransaction:t\n\nhi",
+            "SEND\ndestination:/queue/b\ntransaction:t\n\nhi",
+            "COMMIT\ntransaction:t\nreceipt:c\n\n",
+            seconds=5,
+        )
+        assert b"ERROR" in client.output
+        assert b"RECEIPT" not in client.output
+        assert "Basic.Publish" not in broker.methods
+
+    play(scene, on_send_error={"action": action})
