@@ -134,11 +134,6 @@ class DeclaredQueues:
         else:
             self._unanswered.add(name)
 
-    @property
-    def has_unanswered(self) -> bool:
-        """Whether the broker has not answered a declaration yet."""
-        return bool(self._unanswered)
-
     def answered(self, name: str) -> None:
         """The broker has declared a queue."""
         self._unanswered.discard(name)

@@ -103,7 +103,7 @@ class Session:
         "_acknowledgements", "_clock", "_connect", "_context", "_disconnect", "_limits", "_publisher", "_ride_through",
         "_stalled", "_subscriber", "_tokens", "_transactions", "_turn_time", "auto_acks", "awaited_for_sends",
         "confirms", "holds", "identity", "max_frames_per_turn", "output", "reached_turn_limit", "refuses_sends",
-        "subscriptions", "traffic",
+        "subscriptions", "traffic", "unanswered",
     )  # fmt: skip
 
     def __init__(
@@ -129,6 +129,8 @@ class Session:
         self.refuses_sends = False
         # Since when the broker takes none, and how many it had confirmed by then.
         self._stalled: tuple[float, int] | None = None
+        # Methods that messages have followed, and that the broker has not answered. Set by the server.
+        self.unanswered = 0
         # Time, by any clock, and how long a call of ``run`` may take by it: frames differ in cost.
         self._clock: Callable[[], float] = _no_time
         self._turn_time = 0.0
@@ -243,11 +245,6 @@ class Session:
     def has_frame(self) -> bool:
         """Whether a frame that the decoder has handed out waits to be carried out."""
         return self._context.pending.has_frame
-
-    @property
-    def awaits_declaration(self) -> bool:
-        """Whether messages were published for a queue whose declaration the broker has not answered."""
-        return self._context.declared_queues.has_unanswered
 
     def queue_declared(self, name: str) -> None:
         """The broker has answered the declaration of a queue for which messages were published already."""

@@ -55,7 +55,7 @@ def test_cpu_time_comes_first_with_broker_gateway_and_both_beside_plugin_and_lim
 
 
 def test_a_row_without_a_target_has_ratios_and_no_verdict() -> None:
-    outcome = _outcome("visit", [100], [50])
+    outcome = _outcome("send_headers", [100], [50])
 
     assert outcome.verdict == "measured"
     assert _lines(outcome)[1].split()[-3:] == ["0.50", "0.50-0.50", "-"]

@@ -72,7 +72,7 @@ async def begin(client: StompClient, what: str, destination: str) -> str:
         await client.ask("SUBSCRIBE", id="a", destination="/topic/nothing")
         return "to end the subscription to '/topic/nothing'"
     if what == "SEND":
-        return f"to open a channel for messages, and to declare the queue '{destination.removeprefix('/queue/')}'"
+        return "to confirm a message"
     confirms = {"receipt": "r"} if "confirms" in what else {}
     client.write("SEND", b"", destination="/topic/nothing", **confirms)
     if confirms:

@@ -65,7 +65,7 @@ async def test_a_client_that_cannot_connect_is_seen_by_its_address(gateway: Gate
         unfinished = trace.items[-2]
         assert (unfinished["command"], unfinished["incomplete"]) == ("CONNECT", True)
         async with StompClient.dialled(gateway.address) as client:
-            client.writer.write(b"GET / HTTP/1.1\r\n" + SECRET.encode() + b"\r\n\r\n")
+            client.writer.write(b"HELO there\r\n" + SECRET.encode() + b"\r\n\r\n")
             await client.expect("ERROR")
         assert (await trace.until_closed())["reason"] == "malformed-frame"
         assert "unreadable" in [item.get("event") for item in trace.items]

@@ -18,7 +18,7 @@ class OperationDeadline:
 
     An operation has ``upstream.operation_timeout``. The end of a session (DRAINING) has it once for all that it waits
     for. So has the oldest message of those whose confirms hold a session, because RabbitMQ may never confirm what it
-    took for a stream whose leader went; or of those that stand behind a declaration without an answer. ``must_wait``
+    took for a stream whose leader went; or of those that stand behind a method without an answer. ``must_wait``
     says whether an operation, or a confirm (None), may take longer.
     """
 
@@ -55,9 +55,10 @@ class OperationDeadline:
 
 
 def _awaited_confirm(session: Session) -> object:
-    """The oldest unconfirmed message, if the session or its messages wait for the broker's answer; else None."""
-    waits = session.awaits_declaration or not session.holds.isdisjoint(_FOR_CONFIRMS)
-    return next(iter(session.confirms.messages), None) if waits else None
+    """The oldest unconfirmed message, if it is waited for, or stands behind a method without an answer; else None."""
+    if session.holds.isdisjoint(_FOR_CONFIRMS):
+        return next(iter(session.confirms.messages), session) if session.unanswered else None
+    return next(iter(session.confirms.messages), None)
 
 
 def _concerns_lasting_queue(operation: ops.Operation) -> bool:

@@ -47,7 +47,7 @@ class PublishingChannel:
 
     __slots__ = (
         "_awaited", "_background", "_bulk_sender", "_channel", "_has_rest", "_is_bulk", "_is_scheduled",
-        "_is_window_full", "_login", "_owner", "_queues", "_replaced_at", "_session", "_told", "_unanswered",
+        "_is_window_full", "_login", "_owner", "_queues", "_replaced_at", "_session", "_told",
     )  # fmt: skip
 
     def __init__(
@@ -73,8 +73,6 @@ class PublishingChannel:
         self._replaced_at = float("-inf")
         # The last refusal that the session knows of.
         self._told: UpstreamError | None = None
-        # Declarations that messages have followed and that the broker has not answered.
-        self._unanswered = 0
         # Ends when a queue that was away is back.
         self._awaited: asyncio.Future[QueueState] | None = None
 
@@ -148,7 +146,7 @@ class PublishingChannel:
         if queue is not None and (
             queue.exclusive
             or not operation.at_once
-            or self._unanswered >= _MOST_UNANSWERED
+            or self._session.unanswered >= _MOST_UNANSWERED
             or self._session.settings.takes_existing_queues
         ):
             return None
@@ -159,20 +157,23 @@ class PublishingChannel:
                 return None
             self._use(channel)
         if operation.confirms and not channel.has_confirms:
-            channel.select_confirms().add_done_callback(partial(self._answer, channel, ""))
+            self._do_not_await(channel.select_confirms(), channel)
         elif is_new and queue is None:
-            channel.ask().add_done_callback(partial(self._answer, channel, ""))
+            self._do_not_await(channel.ask(), channel)
         if queue is not None:
-            self._unanswered += 1
-            channel.declare(queue).add_done_callback(partial(self._answer, channel, queue.name))
+            self._do_not_await(channel.declare(queue), channel, queue.name)
         frame_max, confirms = channel.link.tuning.frame_max, channel.has_confirms
         return ops.PublisherPrepared(channel.number, frame_max, confirms, is_new, is_declared=queue is None)
+
+    def _do_not_await(self, answer: asyncio.Future[Any], channel: LinkChannel, queue: str = "") -> None:
+        self._session.unanswered += 1
+        answer.add_done_callback(partial(self._answer, channel, queue))
 
     def _answer(self, channel: LinkChannel, queue: str, answer: asyncio.Future[Any]) -> None:
         """The answer to a method that messages have followed. If it is a refusal, those behind it fail with it."""
         if channel is not self._channel or answer.cancelled():
             return
-        self._unanswered -= bool(queue)
+        self._session.unanswered -= 1
         refusal = answer.exception()
         if refusal is None:
             self._session.queue_declared(queue)
@@ -188,7 +189,7 @@ class PublishingChannel:
         channel.set_sink(Sink(ignore_delivery, self._session.confirm, self._owner, self._session.message_returned))
         channel.on_closed = partial(self._owner.channel_closed, publishing=True)
         self._channel = channel
-        self._unanswered = 0
+        self._session.unanswered = 0
         self._is_window_full = False
         self._follow(channel.link)
 
@@ -196,7 +197,7 @@ class PublishingChannel:
         """Open a channel again, and declare the queues of the messages that will be published again."""
         if operation.has_refused:
             await self._answered()
-        if self._unanswered:
+        if self._session.unanswered:
             # The broker may not answer before a queue is back.
             channel = self.take()
             if channel is not None:
