@@ -157,6 +157,7 @@ def test_a_resident_archive_outlives_a_broker_that_is_away(tmp_path: Path) -> No
         assert resident.wait(PATIENCE) == 0
 
 
+@pytest.mark.kills
 def test_a_killed_run_loses_and_doubles_nothing(
     spark: SparkSession, broker_url: str, stream: str, tmp_path: Path
 ) -> None:
