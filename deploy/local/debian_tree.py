@@ -37,7 +37,7 @@ def provide(
         directory: for that folder, and the log of its making.
         suite: Debian's release, such as bookworm.
         packages: what it has beside what every system has.
-        purpose: who needs it, for the error messages.
+        purpose: what needs the system; error messages name it.
         say: takes a line about the progress.
 
     Raises:

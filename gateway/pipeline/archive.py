@@ -11,14 +11,12 @@ import asyncio
 import json
 import re
 import signal
-import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from types import FrameType
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -28,7 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from gateway.errors import ExitCode, PipelineError
 from gateway.pipeline.lake import Lake, known_trouble
-from gateway.pipeline.progress import Progress
+from gateway.pipeline.progress import EndingSignals, Progress
 from gateway.pipeline.rabbitmq_stream import EARLIEST, TEXTS, RabbitMQStream, StreamOptions, ask, resolved
 from gateway.pipeline.spark_session import SparkOptions, configured, first_line, spark_session
 from gateway.pipeline.spark_tables import write_files
@@ -100,8 +98,7 @@ class _ArchiveRun:
         self._vhost = self._streams.broker.virtual_host
         self._lake = lake
         self._progress = progress
-        self._stop = threading.Event()
-        self._signal: int | None = None
+        self._signals = EndingSignals(progress)
         self._messages = 0
         self._until: dict[str, int] = {}
         """Where the streams ended at the first look; nothing later is read without ``every``."""
@@ -111,9 +108,9 @@ class _ArchiveRun:
         self._lake.create("segments")  # by which a lake is known
         self._lake.create("messages")
         self._progress.say(f"{self._streams.broker.name}, lake {self._lake}")
-        with self._signals(), ExitStack() as stack:
+        with self._signals.noted(), ExitStack() as stack:
             session = None if spark is None else configured(spark)
-            while not self._stop.is_set():
+            while self._signals.number is None:
                 try:
                     waiting = self._waiting()
                 except BrokerAwayError as error:
@@ -125,14 +122,16 @@ class _ArchiveRun:
                     is_short = self._options.every is None
                     session = stack.enter_context(spark_session(self._options.spark, quick_start=is_short))
                 for each in waiting:
-                    if session is not None and not self._stop.is_set():
+                    if session is not None and self._signals.number is None:
                         self._archive(session, each)
-                if not waiting and (self._options.every is None or self._stop.wait(self._options.every)):
-                    break
+                if not waiting:
+                    if self._options.every is None:
+                        break
+                    self._signals.pause(self._options.every)
         self._progress.say(f"done: {self._messages:,} messages" if self._messages else "nothing new")
-        if self._signal == signal.SIGINT:
+        if self._signals.number == signal.SIGINT:
             return ExitCode.INTERRUPTED
-        return ExitCode.TERMINATED if self._signal is not None and self._options.every is None else ExitCode.OK
+        return ExitCode.TERMINATED if self._signals.number is not None and self._options.every is None else ExitCode.OK
 
     # ------------------------------------------------------------ what waits
 
@@ -216,25 +215,3 @@ class _ArchiveRun:
             if name.replace("_", "-") in hidden:
                 columns[name] = F.lit(None).cast("string")
         return rows.withColumns(columns)
-
-    # ------------------------------------------------------------ signals
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def note(number: int, _frame: FrameType | None) -> None:
-            if self._signal is not None and number == signal.SIGINT:
-                raise KeyboardInterrupt  # the second Ctrl-C ends the run at once
-            self._signal = number
-            self._stop.set()
-            self._progress.say("ending after the batch under way")
-
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

@@ -7,12 +7,10 @@ moment, and several ingests may run at once: see `gateway.pipeline.batches`.
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Final
 
 from py4j.protocol import Py4JError, Py4JNetworkError
@@ -25,15 +23,14 @@ from gateway.pipeline import tables
 from gateway.pipeline.batches import BatchOutcome, add_segments, commit_planned, waiting_segments
 from gateway.pipeline.check_output import first_few
 from gateway.pipeline.lake import Lake, known_trouble, location
-from gateway.pipeline.progress import Progress
+from gateway.pipeline.progress import EndingSignals, Progress
 from gateway.pipeline.spark_session import JavaEndedError, SparkOptions, configured, first_line, spark_session
 from gateway.pipeline.stored_segments import GONE, OddFile, StoredSegment, listed
 
 _SHORT_RUN_BYTES: Final = 96 << 20
 """Waiting bytes below which a run ends before Java's second compiler pays off."""
 _REFRESH_INTERVAL: Final = 300.0
-_LONGEST_SLEEP: Final = 1.0
-"""Seconds between two looks at signals."""
+"""Seconds between two computations of the tables by a resident ingest."""
 _MOST_SEGMENTS: Final = 8192
 """Of a batch: Spark looks for each of them by itself."""
 BATCH_BYTES: Final = 256 << 20
@@ -82,7 +79,7 @@ class _IngestRun:
         self._journals = sorted({location(journal) for journal in options.journals})
         self._lake = lake
         self._progress = progress
-        self._signal: int | None = None
+        self._signals = EndingSignals(progress)
         self._is_incomplete = False
         self._warned = set[str]()
         self._reading: list[StoredSegment] = []
@@ -97,7 +94,7 @@ class _IngestRun:
             if waiting or self._options.every is not None or self._is_unfinished():
                 is_short = sum(each.size for each in waiting) < _SHORT_RUN_BYTES
                 own = spark_session(self._options.spark, quick_start=is_short and self._options.every is None)
-                with self._signals(), own if spark is None else nullcontext(configured(spark)) as session:
+                with self._signals.noted(), own if spark is None else nullcontext(configured(spark)) as session:
                     self._work(session, waiting)
             self._progress.end()
             return self._outcome()
@@ -132,9 +129,9 @@ class _IngestRun:
         return bool(self._lake.unfinished()) or tables.lacks_batches(self._lake)
 
     def _outcome(self) -> ExitCode:
-        if self._signal == signal.SIGINT:
+        if self._signals.number == signal.SIGINT:
             return ExitCode.INTERRUPTED
-        if self._signal is not None:
+        if self._signals.number is not None:
             return ExitCode.TERMINATED if self._options.every is None else ExitCode.OK
         return ExitCode.FAILURE if self._is_incomplete else ExitCode.OK
 
@@ -143,13 +140,13 @@ class _IngestRun:
         try:
             commit_planned(self._lake)
             self._add(spark, waiting)
-            while every is not None and self._signal is None:
+            while every is not None and self._signals.number is None:
                 self._refresh_if_due(spark)
-                self._pause(every)
+                self._signals.pause(every)
                 self._add(spark, self._waiting())
             self._refresh(spark)
         except (PySparkException, Py4JError, ConnectionError) as error:
-            if self._signal is None:
+            if self._signals.number is None:
                 raise
             self._progress.warn(
                 "Spark has ended before the batch or the tables under way were finished, since its Java got the signal "
@@ -160,7 +157,7 @@ class _IngestRun:
     def _add(self, spark: SparkSession, waiting: Sequence[StoredSegment]) -> None:
         """Add segments, batch by batch, until a signal comes."""
         for batch in _in_batches(waiting, self._options.batch_bytes):
-            if self._signal is not None:
+            if self._signals.number is not None:
                 return
             began, self._reading = time.monotonic(), batch
             outcome = add_segments(spark, self._lake, batch)
@@ -180,30 +177,6 @@ class _IngestRun:
         unreadable = [f"{name} ({why})" for name, why in outcome.unreadable.items() if why != GONE]
         self._warn_once(unreadable, "left unread", "All others are read; the next ingest tries again.")
         self._is_incomplete |= bool(outcome.aside or unreadable)
-
-    def _pause(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while self._signal is None and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, _LONGEST_SLEEP))  # Python continues a sleep after a signal
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def note(number: int, _frame: FrameType | None) -> None:
-            if self._signal is not None and number == signal.SIGINT:
-                raise KeyboardInterrupt  # the second Ctrl-C ends the run at once
-            self._signal = number
-            self._progress.say("ending after the batch under way")
-
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _refresh_if_due(self, spark: SparkSession) -> None:
         last = self._refreshed_at

@@ -1,10 +1,14 @@
-"""What an ingest prints: a line at the start, one for each batch, and a summary."""
+"""What a run prints: a line at the start, one for each batch, and a summary; and the signals that end it in order."""
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Final, TextIO
 
 from gateway.pipeline.check_output import first_few
@@ -14,6 +18,8 @@ if TYPE_CHECKING:
 
 _CLOCKS_DIFFER: Final = 300.0
 """Seconds by which a line may be ahead without a word."""
+_LONGEST_SLEEP: Final = 1.0
+"""Seconds. Python continues a sleep after a signal."""
 
 
 class Progress:
@@ -77,6 +83,43 @@ class Progress:
     def warn(self, sentence: str) -> None:
         """Print a warning."""
         print(f"stomp-gateway: {sentence}", file=self._errors, flush=True)
+
+
+class EndingSignals:
+    """SIGINT and SIGTERM, which end a run after the batch under way; a second Ctrl-C ends it at once.
+
+    ``number`` is the signal that has come; None before.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self.number: int | None = None
+        self._progress = progress
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note them while the block runs, if it runs in the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        # No more than this: a lock that the main thread holds just now could not be taken here.
+        if self.number is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.number = number
+        self._progress.say("ending after the batch under way")
+
+    def pause(self, seconds: float) -> None:
+        """Wait for so many seconds, or until one comes."""
+        until = time.monotonic() + seconds
+        while self.number is None and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, _LONGEST_SLEEP))
 
 
 def _counted(count: int, what: str) -> str:

@@ -347,8 +347,9 @@ class ClientConnection(StompProtocol):
         if not self._waits_for_turn:
             session.run(self._decoder)
             self._rate_limiter.charge(self.stats.bytes_in)
-        ends_at = time.monotonic() + _LONGEST_TURN
+        ends_at = 0.0
         while self._flush() and not self._waits_for_turn:
+            ends_at = ends_at or time.monotonic() + _LONGEST_TURN
             if time.monotonic() > ends_at:
                 # Each of these SENDs has begun a turn of its own.
                 self._waits_for_turn = True
