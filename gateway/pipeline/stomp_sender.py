@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from gateway.errors import PipelineError
-from gateway.stomp.encoder import encode
+from gateway.stomp.frame import encode
 from gateway.stomp.frame_scanner import FrameScanner, ScannedFrame, UnreadableStreamError
 
 WINDOW: Final = 1000

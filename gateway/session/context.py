@@ -32,8 +32,7 @@ from gateway.session.selective_subscription import (
 from gateway.session.subscription import Subscription, Subscriptions
 from gateway.session.traffic import SessionTraffic
 from gateway.session.transactions import OpenTransactions
-from gateway.stomp.encoder import encode_receipt
-from gateway.stomp.frame import Frame
+from gateway.stomp.frame import Frame, encode_receipt
 from gateway.stomp.headers import trim_values
 
 NO_SETTINGS: Final = VirtualHost(name="")

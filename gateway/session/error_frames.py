@@ -8,7 +8,7 @@ from typing import Final
 
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason, StompError
-from gateway.stomp.encoder import encode
+from gateway.stomp.frame import encode
 
 SUPPORTED_VERSIONS: Final = "1.0,1.1,1.2"
 

@@ -27,8 +27,7 @@ from gateway.session.queues import QueueSpec, temporary_queue
 from gateway.session.transactions import size_of
 from gateway.session.varied_publish import VariedPublish, VariedPublishes
 from gateway.stomp.decoder import Decoder
-from gateway.stomp.encoder import encode_receipt
-from gateway.stomp.frame import Frame, HeaderBlock, OversizedFrame, ReceiptAndBody
+from gateway.stomp.frame import Frame, HeaderBlock, OversizedFrame, ReceiptAndBody, encode_receipt
 
 # Stands on a header block whose SEND was published as one of its kind.
 _CAME_ONCE: Final = object()

@@ -14,7 +14,7 @@ from gateway.session.delivery_ledger import OUT_OF_ORDER, AckMode, DeliveryLedge
 from gateway.session.destinations import TEMP_QUEUE, DestinationKind, kind_of, message_destination, with_slashes
 from gateway.session.traffic import DeliveryCounter, TrafficByDestination, TrafficCounter
 from gateway.stomp.block_cache import BlockCache
-from gateway.stomp.encoder import encode_headers
+from gateway.stomp.frame import encode_headers
 from gateway.stomp.headers import escape
 
 LARGEST_CACHED_BLOCK: Final = 2048
@@ -269,7 +269,7 @@ class Subscription:
         """Encode one delivery as MESSAGE, in pieces that are joined once per batch.
 
         HOT: once per message. What repeats is laid out once: the splitter hands the very same ``route`` and
-        ``properties`` out again as long as they come again. ``gateway.stomp.encoder.encode`` is the slow twin. The
+        ``properties`` out again as long as they come again. ``gateway.stomp.frame.encode`` is the slow twin. The
         route is exchange and routing key as short strings; the properties are flags and list, as in the content header.
         """
         size, layout = len(body), self._layout

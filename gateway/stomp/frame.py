@@ -8,10 +8,12 @@ The session keeps what it means in AMQP in ``HeaderBlock.cached_publish``, and f
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
 from typing import Final
 
 from gateway.pieces import Body
-from gateway.stomp.headers import printable
+from gateway.stomp.headers import escape, needs_escape, printable
 
 CLIENT_COMMANDS: Final = (
     b"CONNECT",
@@ -121,3 +123,25 @@ class OversizedFrame(Frame):
     """A SEND that is larger than a frame may be, without its body."""
 
     __slots__ = ()
+
+
+def encode_headers(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Encode header lines, each with its LF, from pairs of unescaped name and value."""
+    pairs = tuple(headers)
+    if needs_escape(b"".join(chain.from_iterable(pairs))):
+        return b"".join([b"%b:%b\n" % (escape(name), escape(value)) for name, value in pairs])
+    return b"".join([b"%b:%b\n" % pair for pair in pairs])
+
+
+def encode(command: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes = b"") -> bytes:
+    """Encode one frame (STOMP 1.2, "STOMP Frames"), with an LF behind its NUL.
+
+    ``headers`` are pairs of unescaped name and value, without content-length.
+    """
+    length = b"content-length:%d\n" % len(body) if body else b""
+    return b"".join((command, b"\n", encode_headers(headers), length, b"\n", body, b"\0\n"))
+
+
+def encode_receipt(receipt: bytes) -> bytes:
+    """Encode the RECEIPT for a frame's receipt header, unescaped. HOT: once per confirmed SEND."""
+    return b"RECEIPT\nreceipt-id:%b\n\n\0\n" % escape(receipt)

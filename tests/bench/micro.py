@@ -30,7 +30,7 @@ from gateway.session import ops
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 from gateway.stomp.decoder import Decoder, FrameLimits
-from gateway.stomp.encoder import encode_receipt
+from gateway.stomp.frame import encode_receipt
 from tests.bench import payload
 
 _BATCH = 100

@@ -20,7 +20,7 @@ from deploy.local.broker import Broker
 from deploy.local.ports import free_ports
 from gateway.config.model import GatewayConfig
 from gateway.server.broker import dialer
-from gateway.server.broker.circuit import Circuit
+from gateway.server.broker.broker_state import Circuit
 from gateway.server.process.gateway import Gateway
 from tests.support.chaos import ChaosProxy, Direction, chaos
 from tests.support.deadline import until, within

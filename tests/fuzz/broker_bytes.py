@@ -14,7 +14,7 @@ from gateway.session import translate
 from gateway.session.context import State
 from gateway.session.session import Session
 from gateway.stomp.decoder import Decoder, FrameLimits
-from gateway.stomp.encoder import encode_headers
+from gateway.stomp.frame import encode_headers
 from tests.fuzz.violation import demand
 from tests.support.model_broker import ModelBroker
 from tests.support.session_peer import SERVER, ModelBridge, resolve

@@ -11,7 +11,7 @@ from gateway.pieces import joined
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.destinations import message_destination, message_reply_to
 from gateway.session.subscription import Subscription
-from gateway.stomp.encoder import encode
+from gateway.stomp.frame import encode
 from gateway.stomp.headers import unescape
 from tests.property.amqp_frames import hand_made, properties, string_tables, tables, texts
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.stomp.encoder import encode, encode_headers, encode_receipt
+from gateway.stomp.frame import encode, encode_headers, encode_receipt
 from gateway.stomp.headers import escape, split_line, unescape
 from tests.property.cuts import cut, points
 from tests.property.stomp_streams import data, header_lists, names, read

@@ -18,7 +18,7 @@ import structlog
 from gateway.config.scalars import BrokerUrl
 from gateway.config.virtual_host import Upstream, UpstreamTls, VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
-from gateway.server.broker.circuit import Circuit
+from gateway.server.broker.broker_state import Circuit
 from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials, connect_link
 from gateway.server.broker.host_resolver import HostResolver

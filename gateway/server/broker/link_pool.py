@@ -25,17 +25,17 @@ import structlog
 
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.journal.journal import Journal
-from gateway.server.broker.broker_alarms import BrokerAlarms
 from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, is_shutdown
+from gateway.server.broker.broker_state import BrokerAlarms
 from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
-from gateway.server.broker.dial_slots import DialSlots
 from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import Link
 from gateway.server.broker.link_drain import LinkDrain
 from gateway.server.broker.login_links import BULK, LoginLinks
 from gateway.server.broker.operation_starts import OperationStarts
 from gateway.server.broker.queue_declare import QueueConflictLog
+from gateway.server.broker.redial import DialSlots
 from gateway.server.descriptors import Descriptors
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork

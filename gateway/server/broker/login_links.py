@@ -12,11 +12,10 @@ from gateway.config.virtual_host import Upstream, VirtualHost
 from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError
 from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.connector import Credentials
-from gateway.server.broker.dial_slots import DialSlots
 from gateway.server.broker.link import Link
 from gateway.server.broker.publish_window import PublishWindow
 from gateway.server.broker.queue_watch import QueueWatch
-from gateway.server.broker.redial import Redial
+from gateway.server.broker.redial import DialSlots, Redial
 from gateway.session.connect import renews_tokens
 
 # How many sessions of one login have their channels restored at the same time after a loss.

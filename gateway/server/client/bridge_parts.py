@@ -16,10 +16,9 @@ from gateway.server.client.consumers import Consumers
 from gateway.server.client.consuming_channels import ChannelsOwner, ConsumingChannels
 from gateway.server.client.leaving_links import LeavingLinks
 from gateway.server.client.login_handler import LoginHandler
-from gateway.server.client.lost_consumers import LostConsumers
+from gateway.server.client.lost_consumers import LostConsumers, RecoveryLog
 from gateway.server.client.publishing_channel import PublishingChannel
 from gateway.server.client.recovery import Recovery
-from gateway.server.client.recovery_log import RecoveryLog
 from gateway.server.client.restorer import Restorer
 from gateway.server.client.session_queues import SessionQueues
 from gateway.session.session import Session

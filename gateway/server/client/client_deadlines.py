@@ -4,14 +4,75 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
 
 from gateway.config.listener_settings import Listener
 from gateway.errors import CloseReason, StompError
-from gateway.server.client.operation_deadline import OperationDeadline
 from gateway.server.client.output import ClientOutput
+from gateway.server.fault_boundary import FaultOwner, guarded
+from gateway.server.periodic_timer import PeriodicTimer
 from gateway.session import error_frames, ops
-from gateway.session.context import State
+from gateway.session.context import Hold, State
 from gateway.session.session import Session
+from gateway.stomp.heartbeat import HeartbeatMonitor, Heartbeats
+
+_FOR_CONFIRMS: Final = frozenset((Hold.COMMIT, Hold.CONFIRM_WINDOW))
+
+
+class OperationDeadline:
+    """Looks at one session about once a second, so that an operation needs no timer of its own.
+
+    An operation has ``upstream.operation_timeout``. The end of a session (DRAINING) has it once for all that it waits
+    for. So has the oldest message of those whose confirms hold a session, because RabbitMQ may never confirm what it
+    took for a stream whose leader went; or of those that stand behind a method without an answer. ``must_wait``
+    says whether an operation, or a confirm (None), may take longer.
+    """
+
+    __slots__ = ("_must_wait", "_seen", "_session", "_since")
+
+    def __init__(self, session: Session, must_wait: Callable[[ops.Operation | None], bool]) -> None:
+        self._session = session
+        self._must_wait = must_wait
+        self._seen: object = None
+        self._since = 0.0
+
+    def missed(self, now: float) -> StompError | None:
+        """The error that ends the session if the broker took too long; ``now`` is in seconds."""
+        session = self._session
+        is_draining, operation = session.state is State.DRAINING, session.operation
+        waits_for: object = State.DRAINING if is_draining else operation or _awaited_confirm(session)
+        if isinstance(operation, ops.Recover):
+            # It has a deadline of its own, and what waited before it waits anew afterwards.
+            self._seen = None
+            return None
+        if waits_for is not self._seen or (waits_for and not is_draining and self._must_wait(operation)):
+            self._seen, self._since = waits_for, now
+            return None
+        upstream = session.settings.upstream
+        timeout = upstream.operation_timeout
+        if not is_draining and (operation is None or _concerns_lasting_queue(operation)):
+            # RabbitMQ does not answer for a queue whose node is away, or that has no leader, before the node is back.
+            timeout = max(timeout, upstream.ride_through)
+        if waits_for is None or now - self._since <= timeout:
+            return None
+        messages = f"{count} messages" if (count := len(session.confirms)) > 1 else "a message"
+        purpose = f"to confirm {messages}" if operation is None else operation.purpose
+        return error_frames.operation_timeout(purpose, timeout)
+
+
+def _awaited_confirm(session: Session) -> object:
+    """The oldest unconfirmed message, if it is waited for, or stands behind a method without an answer; else None."""
+    if session.holds.isdisjoint(_FOR_CONFIRMS):
+        return next(iter(session.confirms.messages), session) if session.unanswered else None
+    return next(iter(session.confirms.messages), None)
+
+
+def _concerns_lasting_queue(operation: ops.Operation) -> bool:
+    """Whether the broker is asked for a queue that may be on another node, and stays when that goes."""
+    if isinstance(operation, ops.Subscribe):
+        return operation.queue is None or operation.queue.durable
+    return isinstance(operation, ops.PreparePublisher) and operation.queue is not None
 
 
 class ClientDeadlines:
@@ -54,3 +115,53 @@ class ClientDeadlines:
             text = f"Messages were not taken for {output.slow_consumer_timeout:g} seconds.\n"
             return error_frames.closing("Slow consumer", text, CloseReason.SLOW_CONSUMER)
         return self._operation.missed(now)
+
+
+class _HeartbeatCallbacks(FaultOwner, Protocol):
+    """The client's connection."""
+
+    def send_heartbeat(self) -> None: ...
+
+    def heartbeat_missed(self, silence: float) -> None: ...
+
+    def has_sent_unread(self, seconds: float) -> bool: ...
+
+
+class HeartbeatTimer:
+    """Lets the client's connection send heart-beats, and tells it when the client's do not come."""
+
+    __slots__ = ("_timers", "has_received", "has_sent")
+
+    def __init__(self) -> None:
+        # Whether bytes came from the client, and went to it, since the last tick. The connection sets these.
+        self.has_received = True
+        self.has_sent = False
+        self._timers: list[PeriodicTimer] = []
+
+    def start(self, agreed: Heartbeats, grace: float, client: _HeartbeatCallbacks) -> None:
+        """The client has logged in; it may be silent for ``grace`` intervals."""
+        if agreed.send:
+            # Bytes sent before do not count: the first heart-beat is due half an interval from now.
+            self.has_sent = False
+            self._timers.append(PeriodicTimer(agreed.send / 2, partial(self._send_unless_busy, client)))
+        if agreed.expect:
+            silence = agreed.expect * grace
+            # The second tick in a row without a byte ends the session: after ``silence`` seconds, or up to half more.
+            self._timers.append(PeriodicTimer(silence / 2, partial(self._check, client, HeartbeatMonitor(), silence)))
+
+    def stop(self) -> None:
+        """Stop sending and expecting heart-beats."""
+        for timer in self._timers:
+            timer.stop()
+        self._timers.clear()
+
+    def _send_unless_busy(self, client: _HeartbeatCallbacks) -> None:
+        if not self.has_sent:
+            guarded(client, client.send_heartbeat)
+        self.has_sent = False
+
+    def _check(self, client: _HeartbeatCallbacks, monitor: HeartbeatMonitor, silence: float) -> None:
+        is_silent = monitor.tick(heard=self.has_received or client.has_sent_unread(silence / 2))
+        self.has_received = False
+        if is_silent:
+            guarded(client, client.heartbeat_missed, silence)

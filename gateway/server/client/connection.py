@@ -22,11 +22,10 @@ from gateway.errors import CertificateUnreadableError, CloseReason, FrameError, 
 from gateway.journal.journal import Journal
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.bridge import Bridge
-from gateway.server.client.client_deadlines import ClientDeadlines
+from gateway.server.client.client_deadlines import ClientDeadlines, HeartbeatTimer
 from gateway.server.client.client_log import ClientLog
 from gateway.server.client.connection_stats import ConnectionStats
 from gateway.server.client.frame_watch import FrameWatch, WatchedDecoder
-from gateway.server.client.heartbeat_timer import HeartbeatTimer
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.output import AutoAckFlusher, ClientOutput
 from gateway.server.client.rechecks import Rechecks

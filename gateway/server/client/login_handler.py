@@ -12,13 +12,12 @@ import structlog
 from gateway.config.base_models import fits_short_string
 from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
-from gateway.server.broker.circuit import UNREACHABLE_HINT
+from gateway.server.broker.broker_state import UNREACHABLE_HINT
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link import Link
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.broker.login_links import LoginLinks
 from gateway.server.client.client_log import ClientLog
-from gateway.server.client.expire import expire
 from gateway.server.client.failed_logins import Answer, TooManyFailedLoginsError
 from gateway.server.client.session_limits import LimitReachedError, SessionLimits, SessionRates
 from gateway.server.listen.accepted_connection import Peer
@@ -231,7 +230,8 @@ class LoginHandler:
         """The session is over. A login that is still under way must not be counted; ``release_links`` follows."""
         self._is_closed = True
         self.log_out()
-        expire(self._patience)
+        if self._patience is not None and not self._patience.expired():
+            self._patience.reschedule(0)
 
     def release_links(self) -> None:
         """Give the links back, at the end or before another login."""

@@ -10,14 +10,11 @@ come back one at a time, see `RecoveryTurn`. The one to blame ends, and the othe
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol
+from typing import Final
 
-from gateway.server.broker.broker_errors import LinkDownError, UpstreamError, is_cancelled, passes
-from gateway.server.broker.login_links import LoginLinks
+from gateway.server.broker.broker_errors import BROKER_FAULTS, LinkDownError, UpstreamError, is_cancelled, passes
 from gateway.server.broker.redial import Backoff
-from gateway.server.client.expire import expire
-from gateway.server.client.recovery_log import RecoveryLog
-from gateway.server.client.recovery_turn import RecoveryTurn
+from gateway.server.client.restorer import Restorer
 from gateway.session import ops
 from gateway.session.context import State
 from gateway.session.session import Session
@@ -26,42 +23,74 @@ from gateway.session.subscription import Subscription
 # How often a session in its turn looks whether all is answered, and the seconds between two looks.
 _LOOKS: Final = 200
 _BETWEEN_LOOKS: Final = 0.005
-
-
 # Seconds before a channel is opened in place of one that the broker closed because of a message. It bounds how many
 # such messages of one client the broker has to refuse, and to log, in a second.
 _AFTER_REFUSAL: Final = 0.01
 
+# How long a session may keep its turn, in seconds. One that takes longer goes on without.
+_LONGEST_TURN: Final = 2.0
 
-class _Restorer(Protocol):
-    """See `Restorer`."""
+
+class RecoveryTurn:
+    """Taken before a session comes back, and given back when the broker has answered what the session sends again.
+
+    A link that is closed in a turn makes its session suspect, and closed in a second one, to blame. Once is not enough:
+    a session that has just connected takes no turns, and may do harm in the turn of another.
+    """
+
+    __slots__ = ("_ends", "_is_needed", "_is_suspect", "_lock")
+
+    def __init__(self) -> None:
+        # Whether the broker has blamed a session, perhaps this one.
+        self._is_needed = False
+        self._is_suspect = False
+        # Held during the turn.
+        self._lock: asyncio.Lock | None = None
+        self._ends: asyncio.TimerHandle | None = None
 
     @property
-    def links(self) -> LoginLinks: ...
+    def is_taken(self) -> bool:
+        """Whether the session has its turn."""
+        return self._lock is not None
 
-    @property
-    def log(self) -> RecoveryLog: ...
+    def lost(self, code: int) -> None:
+        """A link is lost."""
+        self._is_needed |= code not in BROKER_FAULTS
 
-    def what_is_lost(self) -> ops.Recover: ...
+    def is_to_blame(self, code: int) -> bool:
+        """Whether a link that is lost now is lost because of what this session sends. It gives the turn back."""
+        if not self.is_taken or code in BROKER_FAULTS:
+            return False
+        self.give_back()
+        was_suspect, self._is_suspect = self._is_suspect, True
+        return was_suspect
 
-    def lacks_consumer(self, subscription: Subscription) -> bool: ...
+    async def take(self, lock: asyncio.Lock) -> None:
+        """Wait for the turn, if there are turns now. ``lock`` is that of the login."""
+        if self._is_needed and not self.is_taken:
+            await lock.acquire()
+            self._lock = lock
+            self._ends = asyncio.get_running_loop().call_later(_LONGEST_TURN, self.give_back)
 
-    @property
-    def lacks_publisher(self) -> bool: ...
+    def proven(self) -> None:
+        """The broker has answered everything, or nothing for long, and did not close the link: no more turns."""
+        self._is_needed = self._is_suspect = False
+        self.give_back()
 
-    async def find_away(self) -> None: ...
-
-    async def restore_queues(self, operation: ops.Recover) -> None: ...
-
-    async def restore_consumer(self, operation: ops.Subscribe) -> ops.Subscribed | None: ...
-
-    async def restore_publisher(self, operation: ops.Recover) -> ops.PublisherPrepared: ...
+    def give_back(self) -> None:
+        """It is the next one's turn."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+        if self._ends is not None:
+            self._ends.cancel()
+            self._ends = None
 
 
 class Recovery:
     """The recoveries of one session; at most one is under way."""
 
-    def __init__(self, restorer: _Restorer) -> None:
+    def __init__(self, restorer: Restorer) -> None:
         self._restorer = restorer
         self._backoff = Backoff()
         # Seconds spent on what is lost; only this counts, however long the session lived between two attempts.
@@ -81,7 +110,8 @@ class Recovery:
         """What is lost is not needed any more. A recovery under way ends soon, and without an outcome."""
         self._stopped.set()
         self.turn.give_back()
-        expire(self._bound)
+        if self._bound is not None and not self._bound.expired():
+            self._bound.reschedule(0)
 
     async def run(self, operation: ops.Recover, ride_through: float) -> ops.Event | None:
         """Bring everything back; None if it was stopped. ``ride_through`` is the time for it in seconds."""

@@ -10,7 +10,7 @@ import structlog
 from gateway.config.model import GatewayConfig
 from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import LinkDownError
-from gateway.server.broker.circuit import Circuit
+from gateway.server.broker.broker_state import Circuit
 from gateway.server.broker.dialer import Dialer
 from gateway.server.process.reload import InUse
 

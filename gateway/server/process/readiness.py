@@ -11,7 +11,7 @@ from typing import Final
 from gateway.config.scalars import BrokerUrl
 from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import os_reason
-from gateway.server.broker.circuit import Circuit
+from gateway.server.broker.broker_state import Circuit
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.broker.probe import greets
 from gateway.server.stats import GatewayStats

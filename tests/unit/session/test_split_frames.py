@@ -11,7 +11,7 @@ from gateway.pieces import Body, joined
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.error_frames import encode_error
 from gateway.session.subscription import Subscription, split_frames
-from gateway.stomp.encoder import encode, encode_receipt
+from gateway.stomp.frame import encode, encode_receipt
 
 ROUTE = b"\x00\x05queue"
 PROPERTIES = (b"\0\0", b"\x80\0\x0atext/plain")

@@ -5,7 +5,7 @@ import pytest
 from gateway.amqp.properties import Properties, encode_around_table
 from gateway.errors import StompError
 from gateway.session.translate import properties_of_send, shown_headers, table_of_send
-from gateway.stomp.encoder import encode_headers
+from gateway.stomp.frame import encode_headers
 from tests.support.model_broker import read_properties
 
 Headers = dict[bytes, bytes]

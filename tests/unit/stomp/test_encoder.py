@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.stomp.encoder import encode, encode_headers, encode_receipt
+from gateway.stomp.frame import encode, encode_headers, encode_receipt
 
 
 def test_a_frame_has_its_headers_in_the_given_order_and_a_line_feed_behind_its_nul() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.config.scalars import BrokerUrl
-from gateway.server.broker.circuit import Circuit
+from gateway.server.broker.broker_state import Circuit
 
 _GOOD, _LATE, _DEAD = 0, 1, 2
 

@@ -8,8 +8,7 @@ import contextlib
 import pytest
 
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
-from gateway.server.broker.dial_slots import DialSlots
-from gateway.server.broker.redial import Backoff, Redial
+from gateway.server.broker.redial import Backoff, DialSlots, Redial
 from tests.support.deadline import until, within
 from tests.support.virtual_time import run_in_virtual_time
 

@@ -24,9 +24,9 @@ from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import Link
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.bridge import Bridge
+from gateway.server.client.client_deadlines import HeartbeatTimer
 from gateway.server.client.client_log import ClientLog
 from gateway.server.client.connection import ClientConnection, ServerContext
-from gateway.server.client.heartbeat_timer import HeartbeatTimer
 from gateway.server.client.output import ClientOutput
 from gateway.server.client.rechecks import Rechecks
 from gateway.server.client.session_limits import RateLimiter, SessionLimits

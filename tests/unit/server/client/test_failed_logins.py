@@ -17,10 +17,10 @@ from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link import Link
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.broker.login_links import LoginLinks
+from gateway.server.client.client_deadlines import OperationDeadline
 from gateway.server.client.client_log import ClientLog
 from gateway.server.client.failed_logins import FailedLogins, TooManyFailedLoginsError
 from gateway.server.client.login_handler import LoginHandler
-from gateway.server.client.operation_deadline import OperationDeadline
 from gateway.server.client.session_limits import SessionLimits
 from gateway.server.listen.accepted_connection import Peer
 from gateway.server.log_limits import LogLimits

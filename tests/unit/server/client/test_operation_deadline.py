@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import CloseReason
-from gateway.server.client.operation_deadline import OperationDeadline
+from gateway.server.client.client_deadlines import OperationDeadline
 from gateway.session import ops
 from tests.support.playbook import Playbook
 

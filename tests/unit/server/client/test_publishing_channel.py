@@ -9,7 +9,7 @@ from pamqp import commands
 from pamqp.base import Frame
 
 from gateway.server.broker.link import Link
-from gateway.server.client.operation_deadline import OperationDeadline
+from gateway.server.client.client_deadlines import OperationDeadline
 from gateway.session.context import Hold, State
 from tests.support.scripted_broker import BridgedClient, ScriptedBroker, play, usual_answer
 

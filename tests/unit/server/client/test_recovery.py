@@ -13,6 +13,7 @@ from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.login_links import LoginLinks
 from gateway.server.client.recovery import Recovery
+from gateway.server.client.restorer import Restorer
 from gateway.session import ops
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.subscription import Subscription
@@ -93,9 +94,13 @@ class Bridge:
         return PREPARED
 
 
+def recovery_of(bridge: Bridge) -> Recovery:
+    return Recovery(cast("Restorer", bridge))
+
+
 async def test_the_subscriptions_come_back_in_their_order_and_publishing_last() -> None:
     bridge = Bridge("a", "b", publishing=True)
-    event = await Recovery(bridge).run(bridge.what_is_lost(), FOREVER)
+    event = await recovery_of(bridge).run(bridge.what_is_lost(), FOREVER)
     assert bridge.calls == ["a", "b", "publisher"]
     assert isinstance(event, ops.Recovered)
     assert [each.queue_name for each in event.subscribed] == ["a", "b"]
@@ -106,7 +111,7 @@ async def test_the_subscriptions_come_back_in_their_order_and_publishing_last() 
 async def test_what_passes_is_waited_for_and_what_is_back_stays_back(code: int) -> None:
     bridge = Bridge("a", "b", "c")
     bridge.failures["b"] = [UpstreamError(code, "for a while")]
-    event = await Recovery(bridge).run(bridge.what_is_lost(), FOREVER)
+    event = await recovery_of(bridge).run(bridge.what_is_lost(), FOREVER)
     assert bridge.calls == ["a", "b", "b", "c"]
     assert bridge.said == ["for a while"]
     assert isinstance(event, ops.Recovered)
@@ -116,23 +121,25 @@ async def test_what_passes_is_waited_for_and_what_is_back_stays_back(code: int) 
 async def test_a_stream_without_a_replica_is_waited_for() -> None:
     bridge = Bridge("a")
     bridge.failures["a"] = [UpstreamError(406, "no replica on the local node", 60 << 16 | 20)]
-    assert isinstance(await Recovery(bridge).run(bridge.what_is_lost(), FOREVER), ops.Recovered)
+    assert isinstance(await recovery_of(bridge).run(bridge.what_is_lost(), FOREVER), ops.Recovered)
     bridge = Bridge("a")
     bridge.failures["a"] = [UpstreamError(406, "another queue type", 50 << 16 | 10)]
-    assert await Recovery(bridge).run(bridge.what_is_lost(), FOREVER) == ops.RecoveryFailed(406, "another queue type")
+    assert await recovery_of(bridge).run(bridge.what_is_lost(), FOREVER) == ops.RecoveryFailed(
+        406, "another queue type"
+    )
 
 
 async def test_a_link_that_is_lost_again_is_waited_for() -> None:
     bridge = Bridge("a", publishing=True)
     bridge.failures["publisher"] = [LinkDownError(320, "lost again")]
-    assert isinstance(await Recovery(bridge).run(bridge.what_is_lost(), FOREVER), ops.Recovered)
+    assert isinstance(await recovery_of(bridge).run(bridge.what_is_lost(), FOREVER), ops.Recovered)
     assert bridge.calls == ["a", "publisher", "publisher"]
 
 
 async def test_it_lasts_until_all_is_there_at_the_same_time() -> None:
     bridge = Bridge("a", publishing=True)
     bridge.publisher_losses = 2
-    assert isinstance(await Recovery(bridge).run(bridge.what_is_lost(), FOREVER), ops.Recovered)
+    assert isinstance(await recovery_of(bridge).run(bridge.what_is_lost(), FOREVER), ops.Recovered)
     assert bridge.calls == ["a", "publisher", "publisher"]
 
 
@@ -141,20 +148,20 @@ async def test_it_lasts_until_all_is_there_at_the_same_time() -> None:
 async def test_a_refusal_that_is_meant_ends_it(what: str, code: int) -> None:
     bridge = Bridge("a", publishing=True)
     bridge.failures[what] = [UpstreamError(code, "never")]
-    assert await Recovery(bridge).run(bridge.what_is_lost(), FOREVER) == ops.RecoveryFailed(code, "never")
+    assert await recovery_of(bridge).run(bridge.what_is_lost(), FOREVER) == ops.RecoveryFailed(code, "never")
 
 
 async def test_the_time_is_up() -> None:
     bridge = Bridge("a")
     bridge.is_down = True
-    assert await Recovery(bridge).run(bridge.what_is_lost(), 0.01) == ops.RecoveryFailed(is_down=True)
+    assert await recovery_of(bridge).run(bridge.what_is_lost(), 0.01) == ops.RecoveryFailed(is_down=True)
 
 
 def test_what_failed_again_has_the_time_that_is_left() -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
         bridge = Bridge()
-        recovery = Recovery(bridge)
+        recovery = recovery_of(bridge)
         bridge.is_down = True
         loop.call_later(40, bridge.come_up)
         assert isinstance(await recovery.run(ops.Recover(), 60), ops.Recovered)
@@ -180,7 +187,7 @@ def test_what_failed_again_has_the_time_that_is_left() -> None:
 @pytest.mark.parametrize(("lives", "fewest", "most"), [(0.01, 100, 200), (10, 30, 30)])
 def test_recoveries_that_do_not_hold_become_rare(lives: float, fewest: int, most: int) -> None:
     async def work() -> int:
-        recovery = Recovery(Bridge())
+        recovery = recovery_of(Bridge())
         count = 0
         while asyncio.get_running_loop().time() < 300:
             assert isinstance(await recovery.run(ops.Recover(), 60), ops.Recovered)
@@ -194,7 +201,7 @@ def test_recoveries_that_do_not_hold_become_rare(lives: float, fewest: int, most
 async def test_one_that_is_stopped_ends_without_an_outcome() -> None:
     bridge = Bridge("a")
     bridge.is_down = True
-    recovery = Recovery(bridge)
+    recovery = recovery_of(bridge)
     running = asyncio.ensure_future(recovery.run(bridge.what_is_lost(), FOREVER))
     await asyncio.sleep(0)
     recovery.stop()
@@ -220,6 +227,6 @@ async def test_of_a_login_a_few_dozen_sessions_restore_at_a_time() -> None:
     bridges = [Counting("a") for _ in range(100)]
     for bridge in bridges:
         bridge.links.restoring = restoring
-    events = await asyncio.gather(*(Recovery(each).run(each.what_is_lost(), FOREVER) for each in bridges))
+    events = await asyncio.gather(*(recovery_of(each).run(each.what_is_lost(), FOREVER) for each in bridges))
     assert {type(event) for event in events} == {ops.Recovered}
     assert most == 32

@@ -8,7 +8,7 @@ from typing import Any, cast
 from structlog.testing import capture_logs
 
 from gateway.config.model import GatewayConfig
-from gateway.server.client.recovery_log import RecoveryLog
+from gateway.server.client.lost_consumers import RecoveryLog
 from gateway.server.log_limits import LogLimits
 
 
