@@ -7,7 +7,8 @@ figures are the neighbours' waits in milliseconds: the median, the 99th percenti
 shows what the machine itself adds, `late` how late the neighbour's process woke from its own rests.
 
 A row passes if the worst wait of each neighbour is at most 50 ms, or at most the plugin's where that is more, and if
-what the other client does is done within the row's own aim, where it has one, or no later than at the plugin.
+what the other client does is done within the row's own aim, where it has one, or no later than at the plugin. A row
+that misses is measured again, since one long wait may be the machine's, and has missed if it does so twice of three.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ from tests.bench.startup import StartError
 from tests.bench.wire import NotMeasurableError, RowError
 
 _AIM: Final = 50.0
+# How often a row is measured at most, and how often it must miss its aim to have missed it.
+_MOST_TIMES: Final = 3
+_MOST_MISSED: Final = 2
 _WARM_UP: Final = 0.3
 # Cores that idle servers may still use, in how long a look in seconds, and how long to wait for that.
 _QUIET: Final = 0.3
@@ -206,25 +210,33 @@ def _row(server: Server, load: Load, scale: float, done: dict[str, Measured]) ->
     """Measure and print one row at one server; whether it is as it should be."""
     if server.name == PLUGIN and not load.plugin:
         return True
-    try:
-        measured = measure(server, load, scale)
-    except NotMeasurableError as error:
-        print(f"{load.text:44}{server.name:8}  not measured: {error}", flush=True)
-        # What the plugin does not have is no fault of the gateway.
-        return server.name == PLUGIN
-    except (RowError, OSError, TimeoutError) as error:
-        print(f"{load.text:44}{server.name:8}  FAILED: {error!r}", flush=True)
-        return False
-    done[server.name] = measured
+    met: list[bool] = []
+    # One long wait may be the machine's: a row that misses its aim passes if it meets it in two of three measurements.
+    while not met or (len(met) < _MOST_TIMES and not met[0] and met.count(False) < _MOST_MISSED):
+        try:
+            measured = measure(server, load, scale)
+        except NotMeasurableError as error:
+            print(f"{load.text:44}{server.name:8}  not measured: {error}", flush=True)
+            # What the plugin does not have is no fault of the gateway.
+            return server.name == PLUGIN
+        except (RowError, OSError, TimeoutError) as error:
+            print(f"{load.text:44}{server.name:8}  FAILED: {error!r}", flush=True)
+            return False
+        done[server.name] = measured
+        met.append(server.name != GATEWAY or measured.meets(load, done.get(PLUGIN), scale))
+        _print_row(server.name, load, scale, measured, met)
+    return met.count(False) < _MOST_MISSED
+
+
+def _print_row(server: str, load: Load, scale: float, measured: Measured, met: Sequence[bool]) -> None:
     seconds = "" if measured.seconds is None else f"{measured.seconds:6.2f} s"
-    verdict, is_good = "", True
-    if server.name == GATEWAY:
-        is_good = measured.meets(load, done.get(PLUGIN), scale)
+    verdict = ""
+    if server == GATEWAY:
         aim = "" if load.within is None else f" (aim {load.within * scale:g} s)"
-        verdict = f"{aim}  {'ok' if is_good else 'MISSED'}"
+        missed = "MISSED" if met.count(False) == _MOST_MISSED else "missed, once more"
+        verdict = f"{aim}  {'ok' if met[-1] else missed}"
     waits = f"{measured.same}  {measured.other}  {measured.late.worst:6.1f}"
-    print(f"{load.text:44}{server.name:8}{waits}  {seconds:>8}{verdict}", flush=True)
-    return is_good
+    print(f"{load.text:44}{server:8}{waits}  {seconds:>8}{verdict}", flush=True)
 
 
 def _write(results: dict[str, dict[str, Measured]]) -> None:
