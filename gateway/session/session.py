@@ -1,6 +1,7 @@
 """One STOMP session: frames, deliveries and events in; bytes for the client and the broker, and operations, out.
 
-`Session` is all that the server talks to. The work is done by its parts, which share one `SessionContext`::
+The server talks to `Session`, and to two parts that it hands out: each `Subscription`, which a link calls for every
+delivery, and `PublisherConfirms`, which knows what is unanswered. The parts share one `SessionContext`::
 
     Session ─┬─ ConnectHandler      CONNECT, STOMP
              ├─ TokenHandler        TOKEN
