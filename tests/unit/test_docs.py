@@ -217,6 +217,21 @@ def test_every_decision_is_listed_once() -> None:
     assert numbers == [number for number in range(1, numbers[-1] + 1) if number not in (32, 33, 35, 56)]
 
 
+def test_a_decision_that_another_one_replaced_says_so_first() -> None:
+    """In its first line, with a link to each of those that the index names."""
+    index = re.split(r"^\* ", (DOCS / "adr" / "README.md").read_text("utf-8"), flags=re.MULTILINE)[1:]
+    replaced = {}
+    for entry in index:
+        [name] = _LINK.findall(entry)
+        if by := re.search(r"replaced\s+by ([\d,\sand]+)", entry):
+            replaced[name] = re.findall(r"\d+", by[1])
+    assert replaced
+    for path in (DOCS / "adr").glob("[0-9]*.md"):
+        first = path.read_text("utf-8").split("\n\n")[1]
+        said = re.findall(r"\[ADR (\d+)\]", first) if re.match(r"\*\*(Partly r|R)eplaced by ", first) else []
+        assert said == replaced.get(path.name, []), path.name
+
+
 def test_every_word_of_the_glossary_is_used() -> None:
     """A word that nobody uses is not worth defining, or another one is used in its place."""
     glossary = DOCS / "glossary.md"
