@@ -40,7 +40,7 @@ help:
 	echo "             BROKER=newest                                   with the newest RabbitMQ of Debian's unstable; needs root"
 	echo "make bench-full  the same with all rows, which takes half an hour"
 	echo "make bench-growth  measure how the CPU time of a message grows with sessions, bodies, headers, subscriptions; draw it"
-	echo "make bench-pages   fill the tables of README and docs/performance.md from what the three measured last"
+	echo "make bench-pages   fill the tables of README, docs/performance.md and docs/tuning.md from what the three measured last"
 	echo "make bench-neighbours  measure what one client's work costs another, at gateway and plugin; ROWS=name,name selects"
 	echo "make bench-floor  measure what the broker alone costs for what the gateway promises; ARGS='--help' shows its options"
 	echo "make bench-workers  measure what a second worker is worth, in rate, CPU time and memory; ARGS='--help' shows its options"

@@ -11,7 +11,7 @@ import re
 import statistics
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -33,7 +33,7 @@ from tests.bench.targets import ROWS
 from tests.support.long_run import NOT_STARTED, SUCCESS
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "tuning.md")
 _PLACE = re.compile(r"(<!-- bench: ([a-z ]+) -->\n).*?(<!-- end of bench -->)", re.DOTALL)
 _ON_PAPER = ("send", "send_confirmed", "receive", "receive_ack", "e2e", "fanout", "many")
 _SPREAD = 0.86
@@ -135,20 +135,36 @@ def worse_sentence(measured: Measured) -> str:
     )
 
 
-def paper_table(measured: Measured) -> str:
-    """What 8 and 32 cores would do, computed from the CPU time per message of broker and gateway."""
+def sizing_table(measured: Measured) -> str:
+    """What one core of the gateway does, and 2, 8 and 32 that it shares with the broker: computed from CPU time."""
+    cores = (2, 8, 32)
+    lines = [["row", "broker, us", "gateway, us", "one core of the gateway", *(f"{n} cores for both" for n in cores)]]
+    for name, b, g in _cpu_on_paper(measured):
+        rates = [f"{_thousands(count / (b + g))}, {count * g / (b + g):.1f}" for count in cores]
+        lines.append([name, f"{b:.1f}", f"{g:.1f}", _thousands(1 / g), *rates])
+    return markdown(lines, left=1)
+
+
+def alone_table(measured: Measured) -> str:
+    """What a gateway does on a machine of its own with 8 and 32 cores, and what the broker needs for that."""
     cores = (8, 32)
-    head = ["row", "broker, us", "gateway, us"]
-    head += [f"both on {count} cores: rate, workers" for count in cores]
-    head += [f"gateway alone on {count}: rate, cores of the broker" for count in cores]
-    lines = [head]
+    lines = [["row", *(f"gateway alone on {count} cores: rate, cores of the broker" for count in cores)]]
+    for name, b, g in _cpu_on_paper(measured):
+        lines.append([name, *(f"{_thousands(_SPREAD * n / g)}, {_SPREAD * n * b / g:.0f}" for n in cores)])
+    return markdown(lines, left=1)
+
+
+def _cpu_on_paper(measured: Measured) -> Iterator[tuple[str, float, float]]:
+    """The rows with messages, and the CPU time of broker and gateway for one, in microseconds."""
     for outcome in measured.outcomes:
         cpu = cpu_per_operation(outcome.samples.get(GATEWAY, ()))
         if outcome.row.name in _ON_PAPER and (b := cpu["broker"]) and (g := cpu["gateway"]):
-            shared = [f"{count / (b + g) * 1e3:,.0f}k, {count * g / (b + g):.1f}" for count in cores]
-            alone = [f"{_SPREAD * n / g * 1e3:,.0f}k, {_SPREAD * n * b / g:.0f}" for n in cores]
-            lines.append([outcome.row.name, f"{b:.1f}", f"{g:.1f}", *shared, *alone])
-    return markdown(lines, left=1)
+            yield outcome.row.name, b, g
+
+
+def _thousands(per_microsecond: float) -> str:
+    """A rate in thousands a second."""
+    return f"{per_microsecond * 1e3:,.0f}k"
 
 
 def growth_table(growth: Growth) -> str:
@@ -183,7 +199,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "short": (options.bench, short_table),
         "cpu": (options.bench, cpu_table),
         "figures": (options.bench, figures_table),
-        "paper": (options.bench, paper_table),
+        "sizing": (options.bench, sizing_table),
+        "alone": (options.bench, alone_table),
         "newest cpu": (options.newest, cpu_table),
         "newest figures": (options.newest, figures_table),
     }
@@ -204,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.pages",
-        description="Fills the tables of README.md and docs/performance.md. A file that does not exist is passed over.",
+        description="Fills the tables of README.md and of two pages in docs/. Skips files that do not exist.",
     )
     for name, default, what in (
         ("--bench", "var/bench.json", "of `make bench`; a row of a later file replaces that of an earlier one"),

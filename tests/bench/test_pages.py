@@ -93,9 +93,10 @@ def test_only_the_places_of_tables_that_there_are_change() -> None:
 
 
 def test_more_cores_are_computed_from_the_cpu_time_of_broker_and_gateway(tmp_path: Path) -> None:
-    table = pages.paper_table(Measured.read([_written(tmp_path / "bench.json", [_outcome("send", 100, 130)])]))
+    measured = Measured.read([_written(tmp_path / "bench.json", [_outcome("send", 100, 130)])])
 
-    assert "| `send` | 50.0 | 25.0 | 107k, 2.7 | 427k, 10.7 | 275k, 14 | 1,101k, 55 |" in table
+    assert "| `send` | 50.0 | 25.0 | 40k | 27k, 0.7 | 107k, 2.7 | 427k, 10.7 |" in pages.sizing_table(measured)
+    assert "| `send` | 275k, 14 | 1,101k, 55 |" in pages.alone_table(measured)
 
 
 def test_growth_is_a_table_for_each_curve() -> None:
@@ -120,10 +121,12 @@ def test_every_table_has_its_place_in_a_page(tmp_path: Path, monkeypatch: pytest
 
     assert pages.main(["--bench", str(bench), "--newest", str(bench), "--growth", str(growth)]) == 0
 
-    readme, performance = (copy.read_text("utf-8") for copy in copies)
-    assert readme.count("commit abc1234") == 1
-    assert performance.count("commit abc1234") == 5
-    assert performance.count("98,765") == 1
+    readme, performance, tuning = (copy.read_text("utf-8") for copy in copies)
+    assert readme.count("commit abc1234") == performance.count("commit abc1234") == 1
+    assert performance.count("| 50.0 | 25.0 | 40k |") == 1
+    assert tuning.count("commit abc1234") == 5
+    assert tuning.count("| `send` | 275k, 14 |") == 1
+    assert tuning.count("98,765") == 1
 
 
 def test_without_a_measurement_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
