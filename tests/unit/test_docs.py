@@ -164,13 +164,13 @@ def test_every_hold_is_explained() -> None:
 
 
 def test_every_close_reason_and_exit_code_is_explained() -> None:
-    page = (DOCS / "operations.md").read_text("utf-8")
-    assert not [reason for reason in CloseReason if f"| `{reason.value}` |" not in page]
-    assert not [code for code in ExitCode if not re.search(rf"^\| {code.value}\b", page, re.MULTILINE)]
+    logs, operations = (DOCS / "logs.md").read_text("utf-8"), (DOCS / "operations.md").read_text("utf-8")
+    assert not [reason for reason in CloseReason if f"| `{reason.value}` |" not in logs]
+    assert not [code for code in ExitCode if not re.search(rf"^\| {code.value}\b", operations, re.MULTILINE)]
 
 
 def test_every_log_event_is_explained() -> None:
-    page = (DOCS / "operations.md").read_text("utf-8")
+    page = (DOCS / "logs.md").read_text("utf-8")
     levels = frozenset(("debug", "info", "warning", "error"))
     logged = (call for call in _calls(levels | {"_log"}) if call.args)
     events = {text for call in logged if (text := _template(call.args[0]))}
@@ -180,7 +180,7 @@ def test_every_log_event_is_explained() -> None:
 
 def test_every_field_of_a_log_event_is_explained() -> None:
     """In the row of its event, as far as the code says at one place what the fields are."""
-    rows = dict(re.findall(r"^\| `([^`]+)` \| (.*)$", (DOCS / "operations.md").read_text("utf-8"), re.MULTILINE))
+    rows = dict(re.findall(r"^\| `([^`]+)` \| (.*)$", (DOCS / "logs.md").read_text("utf-8"), re.MULTILINE))
     missing = {
         f"{event}: {field.arg}"
         for call in _calls(frozenset(("debug", "info", "warning", "error", "_log")))
