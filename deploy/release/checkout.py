@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.local.errors import LocalError
-from deploy.release.address import is_missing
+from deploy.release.address import FILES, address, is_missing
 from deploy.release.programs import run
 
 _VERSIONED: Final = (
@@ -42,8 +42,10 @@ def state_of(root: Path, version: str) -> str:
 
 
 def mistakes(root: Path, version: str) -> list[str]:
-    """What is wrong at any commit: a file that names another version, the wrong changelog, dead links."""
-    found = []
+    """What is wrong at any commit: the changelog, a file with another version or address, dead links."""
+    url = address(root)
+    files = [name for name in FILES if (root / name).exists() and url not in (root / name).read_text("utf-8")]
+    found = [f"{name} has another address of the repository than pyproject.toml" for name in files]
     if _headings(root)[:1] != [_final(version)]:
         found.append(f"CHANGELOG.md has to begin with ## {_final(version)}, after ## Unreleased if that is there")
     for pattern, line in _VERSIONED:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from pathlib import Path
 
@@ -33,6 +32,7 @@ def test_the_sbom_lists_what_is_compiled_into_a_library(tmp_path: Path) -> None:
     assert found == {"a-library": [crate], "cryptography": [openssl], "plain": None}
 
 
+_HOME = "home: https://git.example.org/a\n"
 _PROJECT = '[project.urls]\nRepository = "https://repository.invalid/a"\n'
 
 
@@ -43,11 +43,11 @@ class _Checkout:
         self._root = root
         self.write("pyproject.toml", _PROJECT.replace("repository.invalid", "git.example.org"))
         self.write(
-            "README.md", "# A\n\n[What it does](docs/page.md#what-it-does), [elsewhere](https://example.org/b#c)\n"
+            "README.md", "# A\n\n[What it does](docs/page.md#what-it-does), [code](https://git.example.org/a#b)\n"
         )
         self.write("docs/page.md", "# Page\n\n## What it does\n")
         self.write("CHANGELOG.md", "# Changelog\n\n## Unreleased\n\n## 1.0 (2026-12-01)\n\n* Everything.\n")
-        self.write("deploy/helm/Chart.yaml", "version: 1.0\nappVersion: 1.0\n")
+        self.write("deploy/helm/Chart.yaml", f"{_HOME}version: 1.0\nappVersion: 1.0\n")
         self.git("init")
         self.git("add", "--all")
         self.git("commit", "--no-gpg-sign", "--message", "one")
@@ -80,6 +80,7 @@ def test_a_release_says_of_which_state_of_the_checkout_it_is_made(tmp_path: Path
     ("name", "text", "mistake"),
     [
         ("pyproject.toml", _PROJECT, "a release needs the repository's address"),
+        ("SECURITY.md", "https://git.example.com/b\n", "SECURITY.md has another address of the repository"),
         (
             "CHANGELOG.md",
             "## Unreleased\n\n* More.\n\n## 1.0 (2026-12-01)\n",
@@ -110,7 +111,7 @@ def test_a_tagged_release_is_refused_for_each_mistake(
     checkout.git("tag", "v1.0")
     with pytest.raises(LocalError) as refusal:
         state_of(tmp_path, "1.0")
-    assert re.findall(r"^\* .*$", str(refusal.value), re.MULTILINE)[0].startswith(f"* {mistake}")
+    assert f"\n* {mistake}" in str(refusal.value)
 
 
 def test_the_tag_of_another_version_refuses_the_release(tmp_path: Path, checkout: _Checkout) -> None:
@@ -122,7 +123,7 @@ def test_the_tag_of_another_version_refuses_the_release(tmp_path: Path, checkout
 
 def test_a_pre_release_has_the_heading_of_its_release_without_a_day(tmp_path: Path, checkout: _Checkout) -> None:
     checkout.write("CHANGELOG.md", "## 1.0\n")
-    checkout.write("deploy/helm/Chart.yaml", "version: 1.0rc1\nappVersion: 1.0rc1\n")
+    checkout.write("deploy/helm/Chart.yaml", f"{_HOME}version: 1.0rc1\nappVersion: 1.0rc1\n")
     checkout.git("tag", "v1.0rc1")
     assert "with changes" in state_of(tmp_path, "1.0rc1")
 
