@@ -114,7 +114,7 @@ def _add_collect(actions: Commands) -> None:
 
 
 def _store(place: str) -> Store:
-    from gateway.config.ship_settings import checked_place  # noqa: PLC0415 - only these commands need it
+    from gateway.config.journal_settings import checked_place  # noqa: PLC0415
     from gateway.journal.ship_targets import open_store  # noqa: PLC0415
 
     try:
@@ -211,8 +211,8 @@ async def _until_sigterm(work: Coroutine[object, object, None]) -> bool:
 
 
 def _stream_broker(options: argparse.Namespace) -> StreamBroker:
+    from gateway.config.addresses import BrokerUrl  # noqa: PLC0415
     from gateway.config.broker_user import User  # noqa: PLC0415
-    from gateway.config.scalars import BrokerUrl  # noqa: PLC0415
     from gateway.config.virtual_host import UpstreamTls  # noqa: PLC0415
     from gateway.journal.stream_broker import StreamBroker  # noqa: PLC0415
 

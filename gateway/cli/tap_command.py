@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import ssl
 
     from gateway.cli.commands import Commands
-    from gateway.config.scalars import SocketAddress
+    from gateway.config.addresses import SocketAddress
 
 _DESCRIPTION = """\
 Stand between STOMP clients and any STOMP server, pass all bytes on untouched, and write the traffic journal of what
@@ -118,7 +118,7 @@ def _run(options: argparse.Namespace) -> ExitCode:
 
 
 def _address(option: str, text: str) -> SocketAddress:
-    from gateway.config.scalars import SocketAddress  # noqa: PLC0415
+    from gateway.config.addresses import SocketAddress  # noqa: PLC0415
 
     try:
         return SocketAddress.read(f"0.0.0.0{text}" if text.startswith(":") else text)  # noqa: S104 - as asked
@@ -136,7 +136,7 @@ def _node(name: str | None) -> str | None:
 
 
 def _listen_tls(options: argparse.Namespace) -> ssl.SSLContext | None:
-    from gateway.config.listener_settings import ServerTls  # noqa: PLC0415
+    from gateway.config.tls_settings import ServerTls  # noqa: PLC0415
     from gateway.server.tls_contexts import listener_tls_context  # noqa: PLC0415
 
     if options.cert_file is None and options.key_file is None:
@@ -152,7 +152,7 @@ def _listen_tls(options: argparse.Namespace) -> ssl.SSLContext | None:
 
 
 def _upstream_tls(options: argparse.Namespace) -> ssl.SSLContext | None:
-    from gateway.config.broker_tls import broker_tls_context  # noqa: PLC0415
+    from gateway.config.tls_settings import broker_tls_context  # noqa: PLC0415
     from gateway.config.virtual_host import UpstreamTls  # noqa: PLC0415
 
     if not options.upstream_tls:

@@ -15,11 +15,11 @@ from typing import Final
 from pydantic_core import PydanticCustomError
 
 from gateway.config.config_files import ConfigFiles, default_journal_directory
-from gateway.config.listener_settings import ServerTls
+from gateway.config.journal_settings import AMQP, LARGEST_STREAM_SEGMENT
 from gateway.config.mistakes import Finding, Trail, path_text
 from gateway.config.model import GatewayConfig
 from gateway.config.rules import DestinationRule, QueueArguments
-from gateway.config.ship_settings import AMQP, LARGEST_STREAM_SEGMENT
+from gateway.config.tls_settings import ServerTls
 from gateway.config.virtual_host import VirtualHost, VirtualHostSettings
 from gateway.patterns import Pattern
 

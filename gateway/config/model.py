@@ -14,10 +14,10 @@ from typing import Annotated, Literal, Self, cast
 from pydantic import Field, PrivateAttr, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
+from gateway.config.addresses import Network, SocketAddress
 from gateway.config.base_models import MergeableModel, VirtualHostName, fits_short_string, merge
 from gateway.config.listener_settings import AdminSettings, Listener
-from gateway.config.networks import Network
-from gateway.config.scalars import VARIABLE_PATTERN, Count, Duration, SocketAddress, Switch
+from gateway.config.scalars import VARIABLE_PATTERN, Count, Duration, Switch
 from gateway.config.virtual_host import Upstream, VirtualHost, VirtualHostEntry, VirtualHostSettings
 from gateway.config.worker_count import WorkerCount
 from gateway.errors import Mistake

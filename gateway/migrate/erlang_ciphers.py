@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.config.tls_ciphers import newest_ciphers, unknown_ciphers
+from gateway.config.tls_settings import newest_ciphers, unknown_ciphers
 from gateway.migrate.broker_settings import Setting, shown
 from gateway.migrate.erlang_terms import Atom, Map, Tuple
 

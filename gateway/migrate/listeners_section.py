@@ -6,8 +6,8 @@ from typing import Final
 
 from pydantic_core import PydanticCustomError
 
+from gateway.config.addresses import MAX_PORT, SocketAddress
 from gateway.config.listener_settings import is_origin
-from gateway.config.scalars import MAX_PORT, SocketAddress
 from gateway.errors import UsageError
 from gateway.migrate.broker_settings import BrokerSettings, Setting, entries, shown
 from gateway.migrate.conf_schema import RABBIT, STOMP, WEB_STOMP

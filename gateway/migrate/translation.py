@@ -7,8 +7,8 @@ from typing import Final
 from pydantic_core import PydanticCustomError
 
 from gateway import __version__
+from gateway.config.addresses import BrokerUrl
 from gateway.config.listener_settings import DEFAULT_ADMIN_ADDRESS
-from gateway.config.scalars import BrokerUrl
 from gateway.errors import UsageError
 from gateway.migrate.broker_settings import BrokerSettings, Setting, entries
 from gateway.migrate.conf_schema import RABBIT, STOMP, WEB_STOMP, property_names

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from gateway.config.scalars import BrokerUrl
+from gateway.config.addresses import BrokerUrl
 
 log = structlog.get_logger("gateway.broker")
 
