@@ -90,9 +90,7 @@ _SAYINGS: Final = (
         line=r"[{\[].*:\s.*:\s",
     ),
     _Saying(
-        "flow node.*stream end",
-        "The file ends here, and a { or [ in it is not closed.",
-        "Write { } and [ ] in pairs.",
+        "flow node.*stream end", "The file ends here, and a { or [ in it is not closed.", "Write { } and [ ] in pairs."
     ),
     _Saying(
         "flow (mapping|sequence).*but got",

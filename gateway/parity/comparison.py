@@ -101,10 +101,7 @@ class Comparison:
     cleanup_log: CleanupLog = field(default_factory=CleanupLog)
 
     async def run(
-        self,
-        transcripts: Sequence[Transcript],
-        on_verdict: Callable[[Verdict], None],
-        on_finished: Callable[[], None],
+        self, transcripts: Sequence[Transcript], on_verdict: Callable[[Verdict], None], on_finished: Callable[[], None]
     ) -> None:
         """Play the transcripts, and delete what they made in the broker, also when this is cancelled.
 
