@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-if TYPE_CHECKING:
-    from gateway.errors import ExitCode
+from gateway.errors import ExitCode, GatewayError
 
+if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
     """The result of `add_subparsers`."""
 
@@ -67,3 +69,36 @@ def run_coroutine(coroutine: Coroutine[object, object, _ResultT]) -> _ResultT:
         loop_factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(coroutine)
+
+
+class TerminatedError(GatewayError):
+    """SIGTERM ended the work, after it had cleaned up."""
+
+
+async def until_terminated(work: Awaitable[_ResultT]) -> _ResultT:
+    """Await `work`, and let SIGTERM cancel it as Ctrl-C does; a second SIGTERM ends the process at once.
+
+    Outside the main thread, which is the only one that gets signals, this only awaits. Raises TerminatedError when the
+    work has ended after SIGTERM.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return await work
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    terminated = False
+
+    def terminate() -> None:
+        nonlocal terminated
+        terminated = True
+        loop.remove_signal_handler(signal.SIGTERM)
+        if task:
+            task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if terminated:
+            raise TerminatedError("ended by SIGTERM") from None
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)

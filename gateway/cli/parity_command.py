@@ -6,7 +6,7 @@ import argparse
 import textwrap
 from typing import TYPE_CHECKING
 
-from gateway.cli.commands import add_command, run_coroutine
+from gateway.cli.commands import TerminatedError, add_command, run_coroutine, until_terminated
 from gateway.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -83,12 +83,11 @@ def _make_epilog() -> str:
 
 def _run(options: argparse.Namespace) -> ExitCode:
     from gateway.parity.command import compare, list_transcripts  # noqa: PLC0415
-    from gateway.parity.shutdown import TerminatedError  # noqa: PLC0415
 
     if options.list:
         list_transcripts(options.only)
         return ExitCode.OK
     try:
-        return ExitCode.OK if run_coroutine(compare(options)) else ExitCode.FAILURE
+        return ExitCode.OK if run_coroutine(until_terminated(compare(options))) else ExitCode.FAILURE
     except TerminatedError:
         return ExitCode.TERMINATED

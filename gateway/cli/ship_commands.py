@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import errno
 import os
 import signal
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -17,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import SecretStr
 from pydantic_core import PydanticCustomError
 
-from gateway.cli.commands import add_command, run_coroutine
+from gateway.cli.commands import TerminatedError, add_command, run_coroutine, until_terminated
 from gateway.errors import ExitCode, GatewayError, UsageError
 
 if TYPE_CHECKING:
@@ -188,8 +187,11 @@ def _collect(options: argparse.Namespace) -> ExitCode:
 
     collector = StreamCollector(_stream_broker(options), _store(options.to))
     configure_logs(Logging())
+    is_ended = False
     try:
-        is_ended = run_coroutine(_until_sigterm(collector.collect(follow=options.follow)))
+        run_coroutine(until_terminated(collector.collect(follow=options.follow)))
+    except TerminatedError:
+        is_ended = True
     finally:
         done = collector.done
         print(f"{done.segments} segments collected, {done.bytes} bytes; {done.refused} messages refused")
@@ -198,16 +200,6 @@ def _collect(options: argparse.Namespace) -> ExitCode:
     if done.refused:
         raise GatewayError(f"{done.refused} messages of the stream were refused; the log lines above say why")
     return ExitCode.TERMINATED if is_ended else ExitCode.OK
-
-
-async def _until_sigterm(work: Coroutine[object, object, None]) -> bool:
-    """Do it to its end, or to a SIGTERM; returns whether there was one."""
-    task = asyncio.ensure_future(work)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    _ = await asyncio.wait([task])
-    if not task.cancelled():
-        task.result()
-    return task.cancelled()
 
 
 def _stream_broker(options: argparse.Namespace) -> StreamBroker:
