@@ -7,15 +7,11 @@ import io
 import sys
 import textwrap
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gateway.admin.terminal_columns import LINKS, PLUGIN_COLUMNS, SESSIONS, meanings
-from gateway.cli.commands import add_command
-from gateway.cli.option_types import duration
+from gateway.cli.commands import Commands, add_command, duration
 from gateway.errors import ExitCode
-
-if TYPE_CHECKING:
-    from gateway.cli.commands import Commands
 
 ENVIRONMENT: Final = """\
 

@@ -8,17 +8,12 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from gateway.cli.commands import add_command
-from gateway.cli.lake_commands import add_lake_commands
-from gateway.cli.option_types import duration, size
-from gateway.cli.report_commands import add_compare, add_report
+from gateway.cli.commands import Commands, Run, add_command, duration, size
+from gateway.cli.lake_commands import add_compare, add_lake_commands, add_report
 from gateway.cli.stream_commands import add_stream_commands
 from gateway.errors import ExitCode, PipelineError, UsageError
-
-if TYPE_CHECKING:
-    from gateway.cli.commands import Commands, Run
 
 _PACKAGES: Final = ("deltalake", "pyarrow")
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gateway.cli.admin_commands import ENVIRONMENT, add_server_options, run_and_print
-from gateway.cli.commands import add_command
-from gateway.cli.option_types import duration
-
-if TYPE_CHECKING:
-    from gateway.cli.commands import Commands
-    from gateway.errors import ExitCode
+from gateway.cli.commands import Commands, add_command, duration
+from gateway.errors import ExitCode
 
 # As in `gateway.server.process.log_level`, which other commands do not load.
 _LEVELS: Final = ("debug", "info", "warning", "error", "configured")

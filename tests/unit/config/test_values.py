@@ -9,7 +9,7 @@ from aiormq.connection import Connection
 from pydantic import SecretStr, ValidationError
 from yarl import URL
 
-from gateway.cli.option_types import duration, size_or_null
+from gateway.cli.commands import duration, size_or_null
 from gateway.config.addresses import BrokerUrl
 from gateway.config.loader import load, parse
 from gateway.config.model import GatewayConfig
