@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway.admin.terminal_columns import LINKS, PLUGIN_COLUMNS, SESSIONS, meanings
-from gateway.cli.commands import Commands, add_command, duration
+from gateway.cli.commands import Commands, add_command, duration, exit_codes
 from gateway.errors import ExitCode
 
 ENVIRONMENT: Final = """\
@@ -114,17 +114,7 @@ examples:
   If there are more than 1000 sessions, it shows only those that have sent or received the most messages so far.
 """
 
-_EPILOG = (
-    """\
-
-exit codes:
-  0    done
-  1    the gateway does not answer, refuses the request, or has no such session
-  2    the command line is wrong
-  130  interrupted (Ctrl-C)
-"""
-    + ENVIRONMENT
-)
+_EPILOG = exit_codes("done", "the gateway does not answer, refuses the request, or has no such session") + ENVIRONMENT
 
 
 def add_admin(commands: Commands) -> None:

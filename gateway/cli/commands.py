@@ -69,6 +69,12 @@ def add_command(
     return parser
 
 
+def exit_codes(done: str, failed: str) -> str:
+    """The end of an epilog: what exit codes mean, of which 0 and 1 are the command's own."""
+    wrong, interrupted = "the command line is wrong", "interrupted (Ctrl-C)"
+    return f"\nexit codes:\n  0    {done}\n  1    {failed}\n  2    {wrong}\n  130  {interrupted}\n"
+
+
 def run_coroutine(coroutine: Coroutine[object, object, T]) -> T:
     """Run a coroutine to its end, on uvloop if it is installed, otherwise on asyncio's own loop."""
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None

@@ -15,7 +15,15 @@ from urllib.parse import unquote, urlsplit
 from pydantic import SecretStr
 from pydantic_core import PydanticCustomError
 
-from gateway.cli.commands import Commands, TerminatedError, add_command, passcode_from, run_coroutine, until_terminated
+from gateway.cli.commands import (
+    Commands,
+    TerminatedError,
+    add_command,
+    exit_codes,
+    passcode_from,
+    run_coroutine,
+    until_terminated,
+)
 from gateway.errors import ExitCode, GatewayError, UsageError
 
 if TYPE_CHECKING:
@@ -53,13 +61,7 @@ events:
                 a delivery, and the client's answers (journal level message)
   drop          events that were not written
   bad           lines that cannot be read
-
-exit codes:
-  0    done
-  1    the directory cannot be read
-  2    the command line is wrong
-  130  interrupted (Ctrl-C)
-"""
+""" + exit_codes("done", "the directory cannot be read")
 
 _STAT_DESCRIPTION = """\
 Count what is in a journal: segments, boots of gateways, lines by event, sessions, destinations and errors; also lines
@@ -73,13 +75,8 @@ examples:
 
   A boot is one run of a gateway. It numbers its lines from 0; a missing number is a lost line. Dropped events have no
   number, but the gateway counts them. A boot that did not close is still running, or was killed.
+""" + exit_codes("done", "the directory cannot be read")
 
-exit codes:
-  0    done
-  1    the directory cannot be read
-  2    the command line is wrong
-  130  interrupted (Ctrl-C)
-"""
 # Seconds for the segment under way when the command is ended.
 _END_WITHIN: Final = 5.0
 
@@ -98,13 +95,10 @@ examples:
   stomp-gateway journal ship DIR --to gs://bucket/journal --again        the place has lost some
 
   A segment that is there already is left as it is, so the command can be repeated at any time.
-
-exit codes:
-  0    everything is shipped; with --follow: ended by SIGTERM
-  1    something was not shipped, or an open segment may not be finished, and the messages say why
-  2    the command line is wrong
-  130  interrupted (Ctrl-C)
-"""
+""" + exit_codes(
+    "everything is shipped; with --follow: ended by SIGTERM",
+    "something was not shipped, or an open segment may not be finished, and the messages say why",
+)
 
 
 _COLLECT_DESCRIPTION = """\

@@ -98,11 +98,9 @@ examples:
 
   Times are in UTC. The report begins at --from and ends just before --to. docs/pipeline.md lists the rules.
 
-exit codes:
-  0    it wrote the file
-  1    the lake cannot be read, the file cannot be written, or a rule of --fail-on found something
-  2    the command line is wrong, or the extra is not installed
-"""
+""" + _EXIT_CODES.format(
+    "it wrote the file", "the lake cannot be read, the file cannot be written, or a rule of --fail-on found something"
+)
 
 _COMPARE = """\
 Put two lakes side by side, for example before and after a migration: volumes, errors, redeliveries and latencies, with
@@ -114,11 +112,7 @@ examples:
   stomp-gateway pipeline compare --before plugin-lake --after gateway-lake
   stomp-gateway pipeline compare --before plugin-lake --after gateway-lake --tolerance 25 --format json
 
-exit codes:
-  0    no row is worse or different
-  1    a row is, or a lake cannot be read
-  2    the command line is wrong, or the extra is not installed
-"""
+""" + _EXIT_CODES.format("no row is worse or different", "a row is, or a lake cannot be read")
 
 
 def add_lake_commands(commands: Commands, checked: Callable[[Run], Run]) -> None:
