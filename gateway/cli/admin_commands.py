@@ -191,21 +191,17 @@ def add_server_options(parser: argparse.ArgumentParser, default: str | None = No
     """Add the options that choose the gateway."""
     server = parser.add_argument_group("gateway")
     server.add_argument(
-        "--url",
-        default=default,
-        metavar="URL",
+        "--url", default=default, metavar="URL",
         help="URL of the admin listener, or unix:PATH (default: http://127.0.0.1:15693)",
-    )
+    )  # fmt: skip
     server.add_argument("--user", default=default, metavar="NAME", help="an admin user, if the gateway has any")
     server.add_argument("--passcode", default=default, help=argparse.SUPPRESS)  # refused without repeating it
     server.add_argument("--passcode-file", default=default, metavar="FILE", help="file with its passcode")
     server.add_argument("--ca-file", default=default, metavar="FILE", help="certificates to trust (PEM, for https)")
     server.add_argument(
-        "--insecure",
-        action="store_true",
-        default=default or False,
+        "--insecure", action="store_true", default=default or False,
         help="trust any certificate (https); an attacker between the two can read the passcode",
-    )
+    )  # fmt: skip
 
 
 def _add_list_options(parser: argparse.ArgumentParser) -> None:

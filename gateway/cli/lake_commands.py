@@ -123,12 +123,9 @@ def add_lake_commands(commands: Commands, checked: Callable[[Run], Run]) -> None
     )  # fmt: skip
     add_lake(check)
     check.add_argument(
-        "--journal",
-        action="append",
-        default=[],
-        metavar="PLACE",
+        "--journal", action="append", default=[], metavar="PLACE",
         help="a journal it was made from, a directory or URL; repeatable",
-    )
+    )  # fmt: skip
     check.add_argument(
         "--overdue", type=duration, default="6h", metavar="TIME",
         help="with --journal: a finished segment that waits for longer is wrong (default: 6h)",

@@ -118,18 +118,13 @@ def add_migrate(commands: Commands) -> None:
         description=_MIGRATE_DESCRIPTION, epilog=_MIGRATE_EPILOG,
     )  # fmt: skip
     migrate.add_argument(
-        "files",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
+        "files", type=Path, nargs="+", metavar="FILE",
         help="rabbitmq.conf, advanced.config, rabbitmq.config, or the broker's environment",
-    )
+    )  # fmt: skip
     migrate.add_argument(
-        "--enabled-plugins",
-        type=Path,
-        metavar="FILE",
+        "--enabled-plugins", type=Path, metavar="FILE",
         help="the broker's enabled_plugins: which of the two plugins run",
-    )
+    )  # fmt: skip
     migrate.add_argument(
         "-o", "--output", default="-", metavar="FILE", help="the file to write (default: standard output)"
     )
@@ -137,21 +132,16 @@ def add_migrate(commands: Commands) -> None:
     migrate.add_argument("--lenient", action="store_true", help="leave out unknown keys of the plugins")
     choice = migrate.add_argument_group("what to write")
     choice.add_argument(
-        "--upstream",
-        action="append",
-        default=[],
-        metavar="URL",
+        "--upstream", action="append", default=[], metavar="URL",
         help="the broker's URL for the gateway; repeatable (default: the listeners in the files, on 127.0.0.1)",
-    )
+    )  # fmt: skip
     choice.add_argument(
         "--port-offset", type=int, default=0, metavar="N", help="add N to every port, to run next to the plugin"
     )
     choice.add_argument(
-        "--passcode-variable",
-        default="",
-        metavar="NAME",
+        "--passcode-variable", default="", metavar="NAME",
         help="write ${NAME} instead of the default user's passcode (default: write the passcode, with file mode 0600)",
-    )
+    )  # fmt: skip
 
 
 def _migrate(arguments: argparse.Namespace) -> ExitCode:
@@ -180,11 +170,10 @@ def add_parity(commands: Commands) -> None:
     servers.add_argument("--plugin", metavar="HOST:PORT", help="a port of RabbitMQ's STOMP plugin without TLS")
     servers.add_argument("--gateway", metavar="HOST:PORT", help="a port of the gateway without TLS")
     servers.add_argument(
-        "--amqp",
-        metavar="URL",
+        "--amqp", metavar="URL",
         help="the broker of both, to prepare and check queues and to clean up "
         "(default: amqp://HOST-OF-PLUGIN:5672); a URL without user and virtual host has those of the clients",
-    )
+    )  # fmt: skip
     user = parity.add_argument_group("user")
     user.add_argument("--login", default="guest", metavar="NAME", help="login of the clients (default: guest)")
     user.add_argument("--passcode", help=argparse.SUPPRESS)  # refused without repeating it
