@@ -25,6 +25,7 @@ _RENEW: Final = "Renew it; the gateway reads it again when its file changes."
 _CRL: Final = b"-----BEGIN X509 CRL-----"
 _PLAIN_PORT: Final = 5672
 _TLS_PORT: Final = 5671
+_PORTS: Final = "A broker listens on port 5672, with TLS on 5671."
 _OTHER_PORTS: Final = {
     1883: "MQTT", 4369: "Erlang's port mapper", 5552: "RabbitMQ's streams", 8883: "MQTT with TLS",
     15671: "RabbitMQ's management pages", 15672: "RabbitMQ's management pages", 15674: "STOMP over WebSocket",
@@ -39,7 +40,7 @@ def warnings_of(config: GatewayConfig) -> Iterator[Finding]:
     for position, listener in enumerate(config.listeners):
         yield from listener_warnings(config, position, listener)
     yield from lock_out_warnings(config)
-    yield from upstream_warnings(config)
+    yield from _urls(config)
     yield from virtual_host_warnings(config)
     yield from certificate_warnings(config, datetime.now(UTC))
     yield from _process(config)
@@ -56,37 +57,33 @@ def _process(config: GatewayConfig) -> Iterator[Finding]:
 
 
 def _admin(admin: AdminSettings) -> Iterator[Finding]:
-    trail: Trail = ("admin",)
     if admin.address is None:
         for key in admin.changed_keys():
             if key != "address":
-                yield Finding((*trail, key), "This has no effect: the admin listener is off.", "Give it an address.")
+                yield Finding(("admin", key), "This has no effect: the admin listener is off.", "Give it an address.")
         return
     if isinstance(admin.address, UnixAddress):
-        yield from useless_on_unix_socket(trail, admin, "allowed_networks", "denied_networks")
-    yield from network_warnings(trail, admin, admin.address, "allowed_networks")
+        yield from useless_on_unix_socket(("admin",), admin, "allowed_networks", "denied_networks")
+    yield from network_warnings(("admin",), admin, admin.address, "allowed_networks")
 
 
 def certificate_warnings(config: GatewayConfig, now: datetime) -> Iterator[Finding]:
     """Warnings about every certificate of the gateway's own, and every list of revoked certificates."""
-    servers: list[tuple[Trail, ServerTls | None]] = [
-        (("listeners", position, "tls"), listener.tls) for position, listener in enumerate(config.listeners)
-    ]
-    for trail, tls in (*servers, (("admin", "tls"), config.admin.tls)):
-        if tls is not None:
-            yield from _certificate((*trail, "cert_file"), tls.cert_file, now)
-            if tls.crl_file is not None:
-                yield from _revocations((*trail, "crl_file"), tls.crl_file, now)
-            yield from _ciphers((*trail, "ciphers"), tls)
-    uses: list[tuple[Trail, Upstream]] = [(("upstream",), config.upstream)]
-    uses += [
-        (("virtual_hosts", name, "upstream"), own.upstream)
-        for name, own in config.virtual_hosts.items()
-        if own.upstream
-    ]
-    for place, upstream in uses:
+    for trail, tls in config.server_tls():
+        yield from _certificate((*trail, "cert_file"), tls.cert_file, now)
+        if tls.crl_file is not None:
+            yield from _revocations((*trail, "crl_file"), tls.crl_file, now)
+        yield from _ciphers((*trail, "ciphers"), tls)
+    for trail, upstream in _upstreams(config):
         if upstream.tls.cert_file is not None:
-            yield from _certificate((*place, "tls", "cert_file"), upstream.tls.cert_file, now)
+            yield from _certificate((*trail, "tls", "cert_file"), upstream.tls.cert_file, now)
+
+
+def _upstreams(config: GatewayConfig) -> Iterator[tuple[Trail, Upstream]]:
+    yield ("upstream",), config.upstream
+    for name, entry in config.virtual_hosts.items():
+        if entry.upstream is not None:
+            yield ("virtual_hosts", name, "upstream"), entry.upstream
 
 
 def _certificate(trail: Trail, file: Path, now: datetime) -> Iterator[Finding]:
@@ -155,18 +152,14 @@ def _revocations(trail: Trail, file: Path, now: datetime) -> Iterator[Finding]:
         yield Finding(trail, sentence, "Get the newest list from the authority.")
 
 
-def upstream_warnings(config: GatewayConfig) -> Iterator[Finding]:
-    """Warnings about every upstream of a configuration."""
-    places: list[tuple[Trail, Upstream]] = [(("upstream",), config.upstream)]
-    for name, entry in config.virtual_hosts.items():
-        if entry.upstream is not None:
-            places.append((("virtual_hosts", name, "upstream"), entry.upstream))
+def _urls(config: GatewayConfig) -> Iterator[Finding]:
+    """Brokers' URLs that no broker will answer at."""
     own: list[tuple[Trail, SocketAddress]] = [
         (("listeners", position), listener.address)
         for position, listener in enumerate(config.listeners)
         if isinstance(listener.address, SocketAddress)
     ]
-    for trail, upstream in places:
+    for trail, upstream in _upstreams(config):
         if "urls" in upstream.model_fields_set:
             for position, url in enumerate(upstream.urls):
                 yield from _url((*trail, "urls", position), url, own)
@@ -178,12 +171,10 @@ def upstream_warnings(config: GatewayConfig) -> Iterator[Finding]:
 def _url(trail: Trail, url: BrokerUrl, own: list[tuple[Trail, SocketAddress]]) -> Iterator[Finding]:
     for place, address in own:
         if address.port == url.port and _is_same_host(url.host, address):
-            sentence = f"This is the gateway's own address {path_text(place)}, not a broker's."
-            yield Finding(trail, sentence, "A broker listens on port 5672, with TLS on 5671.")
+            yield Finding(trail, f"This is the gateway's own address {path_text(place)}, not a broker's.", _PORTS)
             return
     if url.port in _OTHER_PORTS:
-        sentence = f"This port is usually for {_OTHER_PORTS[url.port]}, not for AMQP."
-        yield Finding(trail, sentence, "A broker listens on port 5672, with TLS on 5671.")
+        yield Finding(trail, f"This port is usually for {_OTHER_PORTS[url.port]}, not for AMQP.", _PORTS)
     elif url.port == (_PLAIN_PORT if url.tls else _TLS_PORT):
         wanted = "without TLS" if url.tls else "for TLS"
         advice = f"Write {'amqp' if url.tls else 'amqps'}://, or another port."

@@ -51,15 +51,15 @@ class Quantity(ABC):
     """The regular expression of what it takes as text."""
 
     @abstractmethod
-    def _read(self, value: object) -> object:
-        """The field's value, from a value of the file. Raises `mistake` for what it does not take."""
+    def read(self, value: object) -> object:
+        """The field's value, from a value of the file or an option. Raises `mistake` for what it does not take."""
 
     @abstractmethod
     def _json_schema(self) -> JsonSchemaValue:
         """The JSON Schema of what it takes besides text."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._read)
+        return core_schema.no_info_plain_validator_function(self.read)
 
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
@@ -84,11 +84,8 @@ class Duration(Quantity):
     most: float | None = None
     whole: bool = False
 
-    def read(self, text: str) -> float:
-        """The seconds in an option of the command line, which takes the same forms as a file. Raises `mistake`."""
-        return self._read(text)
-
-    def _read(self, value: object) -> float:
+    def read(self, value: object) -> float:
+        """See `Quantity`."""
         seconds = self._seconds(value)
         if not math.isfinite(seconds) or seconds < 0 or (self.most is not None and seconds > self.most):
             limit = "" if self.most is None else f" and at most {self.most:g} seconds"
@@ -124,11 +121,8 @@ class Size(Quantity):
 
     TEXT: ClassVar[str] = r"[0-9]+(\.[0-9]+)?\s*(B|KiB|MiB|GiB)?"
 
-    def read(self, text: str) -> int:
-        """The bytes in an option of the command line, which takes the same forms as a file. Raises `mistake`."""
-        return self._read(text)
-
-    def _read(self, value: object) -> int:
+    def read(self, value: object) -> int:
+        """See `Quantity`."""
         size = self._size(value)
         if size < 1:
             raise mistake("A size must be at least 1 byte.")
@@ -164,7 +158,8 @@ class Count(Quantity):
     least: int = 1
     most: int = _LARGEST_COUNT
 
-    def _read(self, value: object) -> int:
+    def read(self, value: object) -> int:
+        """See `Quantity`."""
         if isinstance(value, str) and re.fullmatch(self.TEXT, value):
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
@@ -187,7 +182,8 @@ class Factor(Quantity):
     least: float
     most: float
 
-    def _read(self, value: object) -> float:
+    def read(self, value: object) -> float:
+        """See `Quantity`."""
         if isinstance(value, str) and re.fullmatch(self.TEXT, value):
             value = float(value)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -206,7 +202,8 @@ class Switch(Quantity):
 
     TEXT: ClassVar[str] = "(true|false)"
 
-    def _read(self, value: object) -> bool:
+    def read(self, value: object) -> bool:
+        """See `Quantity`."""
         if isinstance(value, bool):
             return value
         if value in ("true", "false"):
