@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from gateway import commit
-from gateway.config.listener_settings import AdminSettings, Listener, ListenerTls
+from gateway.config.addresses import ListenAddress, SocketAddress, UnixAddress
+from gateway.config.listener_settings import AdminSettings, Listener
 from gateway.config.model import GatewayConfig
-from gateway.config.scalars import SocketAddress
-from gateway.config.unix_address import ListenAddress, UnixAddress
+from gateway.config.tls_settings import ListenerTls
 from gateway.errors import ListenError
 from gateway.server.descriptors import admin_connections
 from gateway.server.listen.listener import OpenListener

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway import __version__, commit
 from gateway.admin.listing import Listing, contains, is_exactly, moment
 from gateway.admin.stats_snapshot import StatsSnapshot, in_turns
-from gateway.config.scalars import BrokerUrl, SocketAddress
+from gateway.config.addresses import BrokerUrl, SocketAddress
 from gateway.journal.privacy import shown
 from gateway.server.broker.broker_errors import LinkDownError
 from gateway.server.stats import NOT_LOGGED_IN

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from gateway.config.archives import Archive
+from gateway.config.addresses import BrokerUrl
 from gateway.config.base_models import (
     CertificateFile,
     EncodedText,
@@ -25,9 +25,9 @@ from gateway.config.base_models import (
     made_from_text,
 )
 from gateway.config.broker_user import User
-from gateway.config.journal_settings import JournalSettings
+from gateway.config.journal_settings import Archive, JournalSettings
 from gateway.config.rules import DestinationRule, OnSendError, QueueArguments
-from gateway.config.scalars import BrokerUrl, Count, Duration, Factor, Size, Switch, mistake
+from gateway.config.scalars import Count, Duration, Factor, Size, Switch, mistake
 
 # Words of printable ASCII, without the characters that have to be escaped in a header.
 _SERVER_HEADER: Final = re.compile(r"(?=.{1,255}\Z)[!-9;-\[\]-~]+(?: [!-9;-\[\]-~]+)*\Z")

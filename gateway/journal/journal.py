@@ -16,9 +16,8 @@ import structlog
 
 from gateway import __version__
 from gateway.config.config_files import default_journal_directory
-from gateway.config.journal_settings import JournalSettings
+from gateway.config.journal_settings import AMQP, JournalSettings
 from gateway.config.model import PASS_THROUGH, GatewayConfig
-from gateway.config.ship_settings import AMQP
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import GatewayError, JournalError, StompError
 from gateway.journal import schema

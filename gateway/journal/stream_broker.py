@@ -18,9 +18,9 @@ from aio_pika.exceptions import CONNECTION_EXCEPTIONS
 from yarl import URL
 
 from gateway import __version__
-from gateway.config.broker_tls import broker_tls_context
+from gateway.config.addresses import BrokerUrl
 from gateway.config.broker_user import User
-from gateway.config.scalars import BrokerUrl
+from gateway.config.tls_settings import broker_tls_context
 from gateway.config.virtual_host import UpstreamTls
 from gateway.journal.shipper import ShipError
 

@@ -28,7 +28,7 @@ from aio_pika import Message
 from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS
 
-from gateway.config.ship_settings import LARGEST_STREAM_SEGMENT
+from gateway.config.journal_settings import LARGEST_STREAM_SEGMENT
 from gateway.journal.segments import DAY, SegmentName
 from gateway.journal.ship_targets import Store
 from gateway.journal.shipper import SegmentDiffersError, ShipError

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.config.ship_settings import ShipSettings
+from gateway.config.journal_settings import ShipSettings
 from gateway.journal import schema
 from gateway.journal.files import Files
 from gateway.journal.segment_retention import SegmentRetention

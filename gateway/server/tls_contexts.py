@@ -21,8 +21,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from gateway.config.broker_tls import broker_tls_context, no_passphrase
-from gateway.config.listener_settings import ServerTls
+from gateway.config.tls_settings import ServerTls, broker_tls_context, no_passphrase
 from gateway.config.virtual_host import UpstreamTls
 from gateway.errors import GatewayError
 

@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from gateway import __version__
-from gateway.config.scalars import SocketAddress
+from gateway.config.addresses import SocketAddress
 from gateway.errors import JournalError, ListenError
 from gateway.journal.journal import node_name
 from gateway.journal.privacy import DestinationNames, UserNames, users_key

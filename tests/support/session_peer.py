@@ -15,7 +15,7 @@ from typing import Final
 from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.errors import FrameError
-from gateway.parity import Closed, FrameReader, Received, SilenceError
+from gateway.parity.stomp_peer import Closed, FrameReader, Received, SilenceError
 from gateway.pieces import joined
 from gateway.session import ops
 from gateway.session.connect import ClientFacts

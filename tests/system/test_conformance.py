@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker
 from tests.support.deadline import within
 from tests.support.gateway import gateway_here, parsed
 from tests.support.stomp_client import StompClient

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker
 from gateway.server.process.gateway import Gateway
 from tests.support.chaos import ChaosProxy
 from tests.support.deadline import until

@@ -23,8 +23,8 @@ from aio_pika.abc import AbstractChannel
 from pydantic import SecretStr
 
 from gateway import cli
+from gateway.config.addresses import BrokerUrl
 from gateway.config.broker_user import User
-from gateway.config.scalars import BrokerUrl
 from gateway.errors import ExitCode
 from gateway.journal import stream_target
 from gateway.journal.segments import PATTERN, mark_of

@@ -15,9 +15,8 @@ from typing import Final
 
 import structlog
 
+from gateway.config.addresses import SocketAddress, UnixAddress
 from gateway.config.listener_settings import Listener
-from gateway.config.scalars import SocketAddress
-from gateway.config.unix_address import UnixAddress
 from gateway.errors import SocketGroupError
 
 log = structlog.get_logger("gateway.listening")

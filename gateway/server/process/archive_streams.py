@@ -11,7 +11,7 @@ from aio_pika import Connection
 from aio_pika.abc import HeadersType
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS, ChannelNotFoundEntity
 
-from gateway.config.archives import Archive
+from gateway.config.journal_settings import Archive
 from gateway.config.model import PASS_THROUGH, GatewayConfig
 from gateway.config.virtual_host import VirtualHost
 from gateway.journal.shipper import ShipError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.config.scalars import BrokerUrl
+from gateway.config.addresses import BrokerUrl
 from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import os_reason
 from gateway.server.broker.broker_state import Circuit

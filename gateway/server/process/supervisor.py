@@ -15,8 +15,8 @@ from typing import Final
 
 import structlog
 
+from gateway.config.addresses import ListenAddress
 from gateway.config.model import GatewayConfig
-from gateway.config.unix_address import ListenAddress
 from gateway.errors import GatewayError
 from gateway.journal.journal import node_name
 from gateway.journal.writer import Clock

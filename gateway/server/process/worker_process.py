@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import structlog
 
+from gateway.config.addresses import ListenAddress
 from gateway.config.model import GatewayConfig
-from gateway.config.unix_address import ListenAddress
 from gateway.errors import GatewayError
 from gateway.server.process.worker_channel import WorkerCalls, WorkerError, WorkerGoneError, pass_descriptors
 from gateway.server.process.worker_sockets import SocketSet, descriptors_of

@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.admin.merged_metrics import own_families, supervisor_process
 from gateway.admin.metrics import Metrics
+from gateway.config.addresses import BrokerUrl
 from gateway.config.loader import parse
-from gateway.config.scalars import BrokerUrl
 from gateway.errors import StompError
 from gateway.server.process.loop_lag import LoopLag
 from gateway.server.process.readiness import BrokerState, Readiness
