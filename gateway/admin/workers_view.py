@@ -27,7 +27,7 @@ from gateway.admin.overview import (
 from gateway.admin.sessions import SESSIONS
 from gateway.admin.workers_traces import WorkersTraces
 from gateway.journal.histogram import percentile
-from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.paced_work import PeriodicTimer
 from gateway.server.process.asking import Asked, ask
 from gateway.server.process.loop_lag import LoopLag
 from gateway.server.process.readiness import MOST_WORKERS_DIE, BrokerState, Readiness

@@ -1,9 +1,10 @@
-"""What counts as one address when clients are counted or limited by where they come from."""
+"""What counts as one address when clients are counted or limited by where they come from; and sets of networks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
 # A customer of a network gets an IPv6 prefix of this many bits, and may use any address in it.
@@ -41,3 +42,27 @@ def network_of(host: str) -> str:
     if isinstance(address, IPv6Address):
         return str(IPv6Network((address, _PREFIX), strict=False))
     return host if address is None else str(address)
+
+
+class Networks:
+    """Networks of a configuration. However many there are, an address is looked up once for each length of a prefix."""
+
+    def __init__(self, networks: Iterable[IPv4Network | IPv6Network]) -> None:
+        # The first addresses, as numbers, by version and mask.
+        self._first: dict[tuple[int, int], set[int]] = {}
+        for network in networks:
+            key = network.version, int(network.netmask)
+            self._first.setdefault(key, set()).add(int(network.network_address))
+
+    def __bool__(self) -> bool:
+        return bool(self._first)
+
+    def has(self, host: str) -> bool:
+        """Whether an IP address is in one of them; an unknown one is not."""
+        address = address_of(host)
+        if address is None:
+            return False
+        number = int(address)
+        return any(
+            version == address.version and number & mask in first for (version, mask), first in self._first.items()
+        )

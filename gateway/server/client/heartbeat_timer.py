@@ -6,7 +6,7 @@ from functools import partial
 from typing import Protocol
 
 from gateway.server.fault_boundary import FaultOwner, guarded
-from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.paced_work import PeriodicTimer
 from gateway.stomp.heartbeat import HeartbeatMonitor, Heartbeats
 
 

@@ -24,11 +24,10 @@ from gateway.server.client.session_limits import SessionLimits
 from gateway.server.counts import Counts, LocalCounts
 from gateway.server.descriptors import unreachable_limits
 from gateway.server.fault_boundary import all_done, guarded
+from gateway.server.listen.address_checks import LockOuts
 from gateway.server.listen.listening_sockets import Bind
-from gateway.server.lock_outs import LockOuts
 from gateway.server.log_limits import LogLimits
-from gateway.server.paced_work import PacedWork
-from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.paced_work import PacedWork, PeriodicTimer
 from gateway.server.process.drain import drain_clients
 from gateway.server.process.listeners import ListenerChanges, Listeners
 from gateway.server.process.local_names import local_names

@@ -11,7 +11,7 @@ from gateway.config.model import GatewayConfig
 from gateway.errors import GatewayError
 from gateway.server.descriptors import raise_limit
 from gateway.server.log_limits import LogLimits
-from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.paced_work import PeriodicTimer
 from gateway.server.process.archive_streams import ArchiveStreams
 from gateway.server.process.broker_greetings import BrokerGreetings
 from gateway.server.process.garbage_collection import GarbageCollection

@@ -22,7 +22,7 @@ class SignsOfLife:
         """
         seen = {}
         for process, number in workers.items():
-            sign = self._memory.alive_at(number)
+            sign = self._memory.alive[number]
             last, looks = self._seen.get(process, (None, 0))
             seen[process] = (sign, looks + 1 if sign == last else 0)
         self._seen = seen

@@ -21,7 +21,7 @@ from gateway.errors import GatewayError
 from gateway.journal.journal import node_name
 from gateway.journal.writer import Clock
 from gateway.server.log_limits import LogLimits
-from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.paced_work import PeriodicTimer
 from gateway.server.process.asking import ask
 from gateway.server.process.listeners import ListenerChanges, refuse_moves
 from gateway.server.process.log_level import LogLevel

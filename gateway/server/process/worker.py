@@ -14,7 +14,7 @@ import structlog
 from gateway.config.model import GatewayConfig
 from gateway.errors import ExitCode
 from gateway.server.descriptors import raise_limit
-from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.paced_work import PeriodicTimer
 from gateway.server.process.archive_streams import ArchiveStreams
 from gateway.server.process.broker_greetings import BrokerGreetings
 from gateway.server.process.gateway import Gateway

@@ -22,10 +22,9 @@ from gateway.config.model import GatewayConfig
 from gateway.errors import ListenError
 from gateway.server.counts import Counts, LocalCounts
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
-from gateway.server.listen.address_checks import AddressChecks
+from gateway.server.listen.address_checks import AddressChecks, LockOuts
 from gateway.server.listen.connection_limits import OF_HANDSHAKES
 from gateway.server.listen.listener import OpenListener
-from gateway.server.lock_outs import LockOuts
 from gateway.server.shared_counts import SharedCounts
 from gateway.server.shared_memory import SharedMemory
 from gateway.server.tls_contexts import TlsContexts
