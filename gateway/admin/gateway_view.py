@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.server.client.connection import ClientConnection
     from gateway.server.client.trace import TracePart, TraceTarget
     from gateway.server.process.gateway import Gateway
-    from gateway.server.process.log_level import LogLevel
+    from gateway.server.process.logs import LogLevel
     from gateway.server.process.readiness import Readiness
     from gateway.server.process.reload import Reload
 

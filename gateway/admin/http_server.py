@@ -37,7 +37,7 @@ from gateway.errors import ConfigError
 from gateway.server.client.failed_logins import TooManyFailedLoginsError
 from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.log_limits import LogRateLimiter
-from gateway.server.process.log_level import CONFIGURED, LEVELS
+from gateway.server.process.logs import CONFIGURED, LEVELS
 from gateway.server.process.readiness import MOST_WORKERS_DIE
 from gateway.server.process.reload import StoppingError
 from gateway.server.process.worker_channel import WorkerGoneError

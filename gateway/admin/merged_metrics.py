@@ -18,9 +18,9 @@ from gateway.admin.metrics import (
 )
 
 if TYPE_CHECKING:
-    from gateway.server.process.loop_lag import LoopLag
     from gateway.server.process.readiness import Readiness
     from gateway.server.process.supervisor import Supervisor
+    from gateway.server.stats import LoopLag
     from gateway.server.tls_contexts import TlsContext
 
 Families = list[Metric]

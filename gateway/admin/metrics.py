@@ -30,7 +30,7 @@ from gateway.session.destinations import KIND_NAMES
 if TYPE_CHECKING:
     from gateway.journal.journal import Journal
     from gateway.server.process.gateway import Gateway
-    from gateway.server.process.loop_lag import LoopLag
+    from gateway.server.stats import LoopLag
     from gateway.server.tls_contexts import TlsContext
 
 _PREFIX: Final = "stomp_gateway_"

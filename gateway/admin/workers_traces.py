@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from gateway.server.client.trace import FAULT, TracePart, TraceTarget
-from gateway.server.process.asking import ask
+from gateway.server.process.worker_process import ask
 
 if TYPE_CHECKING:
     from gateway.server.process.supervisor import Supervisor

@@ -28,11 +28,10 @@ from gateway.admin.sessions import SESSIONS
 from gateway.admin.workers_traces import WorkersTraces
 from gateway.journal.histogram import percentile
 from gateway.server.paced_work import PeriodicTimer
-from gateway.server.process.asking import Asked, ask
-from gateway.server.process.loop_lag import LoopLag
 from gateway.server.process.readiness import MOST_WORKERS_DIE, BrokerState, Readiness
 from gateway.server.process.worker_channel import WorkerGoneError
-from gateway.server.stats import REFUSALS
+from gateway.server.process.worker_process import Asked, ask
+from gateway.server.stats import REFUSALS, LoopLag
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from gateway.admin.listing import Listing, Query
     from gateway.config.model import GatewayConfig
     from gateway.server.client.trace import TracePart, TraceTarget
-    from gateway.server.process.log_level import LogLevel
+    from gateway.server.process.logs import LogLevel
     from gateway.server.process.reload import Reload
     from gateway.server.process.supervisor import Supervisor
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.cli.commands import Commands
     from gateway.journal.ship_targets import Store
     from gateway.journal.shipper import Shipper
-    from gateway.journal.stream_broker import StreamBroker
+    from gateway.journal.stream import StreamBroker
 
 # Seconds for the segment under way when the command is ended.
 _END_WITHIN: Final = 5.0
@@ -214,7 +214,7 @@ def _stream_broker(options: argparse.Namespace) -> StreamBroker:
     from gateway.config.broker_user import User  # noqa: PLC0415
     from gateway.config.scalars import BrokerUrl  # noqa: PLC0415
     from gateway.config.virtual_host import UpstreamTls  # noqa: PLC0415
-    from gateway.journal.stream_broker import StreamBroker  # noqa: PLC0415
+    from gateway.journal.stream import StreamBroker  # noqa: PLC0415
 
     parts = urlsplit(options.broker)
     if parts.password is not None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gateway.cli.commands import Commands
     from gateway.errors import ExitCode
 
-# As in `gateway.server.process.log_level`, which other commands do not load.
+# As in `gateway.server.process.logs`, which other commands do not load.
 _LEVELS: Final = ("debug", "info", "warning", "error", "configured")
 
 _TRACE_DESCRIPTION = """\

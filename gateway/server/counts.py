@@ -20,6 +20,10 @@ Cell = tuple["list[float] | memoryview[float]", int]
 """A place for a number, which others may write, too."""
 
 
+# Causes that a table remembers if nothing else is said. The one whose window began first is forgotten for another.
+MOST_CAUSES: Final = 10_000
+
+
 class Recently(IntEnum):
     """What is counted for some time after it happened."""
 
@@ -104,10 +108,6 @@ class LocalCounts:
 
     def __len__(self) -> int:
         return len(self._counts)
-
-
-# Causes that a table remembers if nothing else is said. The one whose window began first is forgotten for another.
-MOST_CAUSES: Final = 10_000
 
 
 class RecentCounts(Protocol):

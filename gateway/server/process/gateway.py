@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +21,7 @@ from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.connection import ClientConnection, ServerContext
 from gateway.server.client.rechecks import Rechecks
 from gateway.server.client.session_limits import SessionLimits
+from gateway.server.client_address import local_names
 from gateway.server.counts import Counts, LocalCounts
 from gateway.server.descriptors import unreachable_limits
 from gateway.server.fault_boundary import all_done, guarded
@@ -28,16 +29,13 @@ from gateway.server.listen.address_checks import LockOuts
 from gateway.server.listen.listening_sockets import Bind
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork, PeriodicTimer
-from gateway.server.process.drain import drain_clients
 from gateway.server.process.listeners import ListenerChanges, Listeners
-from gateway.server.process.local_names import local_names
-from gateway.server.process.log_level import LogLevel
-from gateway.server.process.loop_lag import LoopLag
-from gateway.server.process.memory_trim import MemoryTrim, find_trim
+from gateway.server.process.logs import LogLevel
+from gateway.server.process.memory import MemoryTrim, find_trim
 from gateway.server.process.readiness import Readiness, ReadinessProbe
 from gateway.server.process.reload import Reload
-from gateway.server.stats import AdminLoginStats, GatewayStats, ReloadStats
-from gateway.server.tls_contexts import TlsContext, TlsContexts
+from gateway.server.stats import AdminLoginStats, GatewayStats, LoopLag, ReloadStats
+from gateway.server.tls_contexts import TlsContexts
 
 log = structlog.get_logger("gateway")
 
@@ -47,6 +45,9 @@ _CHECK_INTERVAL: Final = 1.0
 _JOURNAL_INTERVAL: Final = 0.25
 _DRAIN_INTERVAL: Final = 0.05
 _CHECKS_PER_MINUTE: Final = 60
+
+# Seconds between two sessions, if there is time for it. So a few sessions end at once, and a thousand take ten seconds.
+_DRAIN_STEP: Final = 0.01
 
 
 class Gateway:
@@ -70,13 +71,11 @@ class Gateway:
         self.journal = Journal(config, worker)
         self.started_at = self.journal.clock.time
         self.stats = GatewayStats(config.virtual_hosts)
-        self.reloads = ReloadStats(self.started_at)
+        self.reloads = ReloadStats(self.journal.clock)
         self.admin_logins = AdminLoginStats()
         self.lag = LoopLag(_CHECK_INTERVAL)
         self.node = node_name(config.defaults.journal.node)
         self.tls_contexts = TlsContexts()
-        self._upstream_contexts: list[TlsContext] = []
-        self._following: asyncio.Task[None] | None = None
         self.log_limits = LogLimits(config.logging, self._loop.time)
         self.log_level = LogLevel(config.logging, worker)
         paced = PacedWork()
@@ -132,17 +131,11 @@ class Gateway:
     async def readiness(self) -> Readiness:
         """Whether clients can be served, and why not."""
         virtual_hosts = await self._readiness.states()
-        readiness = Readiness((), virtual_hosts)
         if self.is_stopping:
-            reasons = ["draining"]
-        elif not self._listeners.are_open:
-            reasons = ["no listener is open"]
-        elif len(readiness.down) < len(virtual_hosts):
-            reasons = []
-        else:
-            states = (state for states in virtual_hosts.values() for state in states)
-            reasons = [f"{state.broker}: {state.reason}" for state in states]
-        return Readiness(tuple(dict.fromkeys(reasons)), virtual_hosts)
+            return Readiness(("draining",), virtual_hosts)
+        if not self._listeners.are_open:
+            return Readiness(("no listener is open",), virtual_hosts)
+        return Readiness.of_brokers(virtual_hosts)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -181,8 +174,8 @@ class Gateway:
         if not self._worker:
             for warning in unreachable_limits(self.config, self.pool.descriptors):
                 log.warning("configuration warning", warning=warning)
-        self._upstream_contexts = self._make_upstream_contexts()
-        self._following = self._loop.create_task(self.tls_contexts.follow_files(), name="certificates")
+        self.tls_contexts.keep_upstreams(virtual_host.upstream for virtual_host in self.config.resolved_virtual_hosts())
+        self.tls_contexts.follow_files()
         self._deadline_timer = PeriodicTimer(_CHECK_INTERVAL, self._check_deadlines)
         self.lag.start(self._loop.time())
         self._flush_journal()
@@ -225,11 +218,12 @@ class Gateway:
         self.pool.descriptors.use(config)
         self.stats.add_hosts(config.virtual_hosts)
         self.pool.use(self._find_virtual_host)
-        self.pool.dialer.keep(virtual_host.upstream for virtual_host in config.resolved_virtual_hosts())
+        upstreams = [virtual_host.upstream for virtual_host in config.resolved_virtual_hosts()]
+        self.pool.dialer.keep(upstreams)
+        self.tls_contexts.keep_upstreams(upstreams)
         self.log_limits.configure(config.logging)
         self.limits.failed_logins.configure(config.failed_logins)
         self.lock_outs.configure(config.failed_logins)
-        self._upstream_contexts = self._make_upstream_contexts()
         gone = [client for client in self.clients if client.listener.address in changes.closed]
         if gone:
             log.info("draining", sessions=len(gone), listeners=list(map(str, changes.closed)))
@@ -242,25 +236,6 @@ class Gateway:
     async def look_at_certificates(self) -> list[Path]:
         """Read the certificates that have changed; their files."""
         return await self.tls_contexts.look()
-
-    def count_reload(self, *, successful: bool) -> None:
-        """The configuration was read again."""
-        self.journal.clock.tick()
-        self.reloads.count(self.journal.clock.time, successful=successful)
-
-    def _make_upstream_contexts(self) -> list[TlsContext]:
-        """The TLS contexts toward brokers, kept so that their files are followed before the first link and after it."""
-        contexts = []
-        for virtual_host in self.config.resolved_virtual_hosts():
-            upstream = virtual_host.upstream
-            if any(url.tls for url in upstream.urls):
-                try:
-                    contexts.append(self.tls_contexts.of(upstream.tls))
-                except OSError as error:
-                    # It was valid when the configuration was read. Each link tries again.
-                    file, reason = upstream.tls.cert_file or upstream.tls.ca_file, error.strerror or str(error)
-                    log.error("certificate unusable", file=str(file), reason=reason)
-        return contexts
 
     def _check_deadlines(self) -> None:
         now = self._loop.time()
@@ -329,9 +304,7 @@ class Gateway:
         self._context.paced.finish()
         self._context.turns.finish()
         await all_done(self, self._last_tasks(), self.pool.close(), self._readiness.close(), self._memory.close())
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.wait([self._following])
+        await self.tls_contexts.close()
         for timer in (self._deadline_timer, self._journal_timer):
             if timer is not None:
                 timer.stop()
@@ -344,3 +317,21 @@ class Gateway:
         """Wait for the links of those who had their own, as for those that are shared."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT)
+
+
+async def drain_clients(clients: Iterable[ClientConnection], spread: float) -> None:
+    """Drain clients one after the other, over at most ``spread`` seconds; each works as before until its turn.
+
+    Returns when the last one has begun to finish its work. Clients that have gone by themselves take no time.
+    """
+    waiting = tuple(clients)
+    loop = asyncio.get_running_loop()
+    start, step, drained = loop.time(), min(_DRAIN_STEP, spread / max(len(waiting), 1)), 0
+    for client in waiting:
+        if client.is_closed:
+            continue
+        early = start + drained * step - loop.time()
+        if early > 0:
+            await asyncio.sleep(early)
+        client.drain()
+        drained += 1

@@ -10,15 +10,13 @@ from typing import Final, Protocol, TypeVar
 from gateway.config.model import GatewayConfig
 from gateway.errors import GatewayError
 from gateway.server.descriptors import raise_limit
+from gateway.server.fault_boundary import cancelled
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PeriodicTimer
-from gateway.server.process.archive_streams import ArchiveStreams
-from gateway.server.process.broker_greetings import BrokerGreetings
-from gateway.server.process.garbage_collection import GarbageCollection
+from gateway.server.process.broker_services import ArchiveStreams, BrokerGreetings
 from gateway.server.process.gateway import Gateway
-from gateway.server.process.memory_trim import keep_freed
-from gateway.server.process.reload import Reload, Reloadable
-from gateway.server.process.reloader import Configurable, Reloader
+from gateway.server.process.memory import GarbageCollection, keep_freed
+from gateway.server.process.reload import Configurable, Reload, Reloader, Service
 from gateway.server.process.systemd_notify import SystemdNotifier
 
 # Seconds.
@@ -53,21 +51,6 @@ class Served(Configurable, Protocol):
 
 
 _Run = TypeVar("_Run", bound=Served)
-_Served_contra = TypeVar("_Served_contra", bound=Served, contravariant=True)
-
-
-class Service(Reloadable, Protocol[_Served_contra]):
-    """Runs beside a gateway or a supervisor and reads its state, such as the admin listener."""
-
-    async def start(self, gateway: _Served_contra) -> None:
-        """Its listeners are open.
-
-        Raises:
-            GatewayError: the service cannot start; this stops the gateway.
-        """
-
-    async def stop(self) -> None:
-        """The gateway has stopped. Also called if the service never started."""
 
 
 async def serve(config: GatewayConfig, services: Sequence[Service[Gateway]] = (), file: str | None = None) -> None:
@@ -117,9 +100,7 @@ async def run(gateway: _Run, services: Sequence[Service[_Run]], file: str | None
         notifier.stopping(await gateway.begin_stop())
         await gateway.announce_stop()
     finally:
-        if reloading is not None:
-            reloading.cancel()
-            await asyncio.wait([reloading])
+        await cancelled(reloading)
         await gateway.stop()
         if collecting is not None:
             collecting.stop()
