@@ -16,9 +16,10 @@ import structlog
 from aiohttp import web
 
 from gateway.admin.access import Access, Guesses, WrongPasscodeError, credentials, may
-from gateway.admin.http_answers import (
+from gateway.admin.http_exchange import (
     HEADERS,
     OTHER_PAGE,
+    HttpTimeouts,
     TimeLimit,
     error_answer,
     is_own_page,
@@ -27,11 +28,10 @@ from gateway.admin.http_answers import (
     peer_of,
     seconds_of,
 )
-from gateway.admin.http_timeouts import HttpTimeouts
 from gateway.admin.listing import QueryError
 from gateway.admin.overview import DESTINATIONS, LINKS, VIRTUAL_HOSTS
 from gateway.admin.sessions import SESSIONS
-from gateway.admin.trace_stream import TraceStreams
+from gateway.admin.traces import TraceStreams
 from gateway.config.effective import effective
 from gateway.errors import ConfigError
 from gateway.server.client.failed_logins import TooManyFailedLoginsError
@@ -287,10 +287,10 @@ class AdminHttpServer:
         no_query(request.query)
         if (refusal := self._change_refused(request)) is not None:
             return refusal
-        if self._view.reload is None:
+        if self._view.gateway.reload is None:
             return error_answer(409, "This gateway has no configuration file.")
         try:
-            done = await self._view.reload(self._operator(request))
+            done = await self._view.gateway.reload(self._operator(request))
         except StoppingError:
             return error_answer(409, "The gateway is stopping and does not read its configuration any more.")
         except ConfigError as refused:
@@ -301,14 +301,14 @@ class AdminHttpServer:
 
     async def _get_config(self, request: web.Request) -> web.Response:
         no_query(request.query)
-        return json_answer(effective(self._view.config))
+        return json_answer(effective(self._view.gateway.config))
 
     async def _post_trace(self, request: web.Request) -> web.StreamResponse:
         return self._change_refused(request) or await self._traces.answer(request, self._operator(request))
 
     async def _get_log_level(self, request: web.Request) -> web.Response:
         no_query(request.query)
-        return json_answer(self._view.log_level.shown())
+        return json_answer(self._view.gateway.log_level.shown())
 
     async def _post_log_level(self, request: web.Request) -> web.Response:
         no_query(request.query, "level", "seconds")
@@ -317,8 +317,8 @@ class AdminHttpServer:
         level, known = request.query.get("level"), (*LEVELS, CONFIGURED)
         if level not in known:
             raise QueryError(f"level is one of {', '.join(known)}.")
-        self._view.log_level.change(level, seconds_of(request.query, _LOG_LEVEL_FOR), self._operator(request))
-        return json_answer(self._view.log_level.shown())
+        self._view.gateway.log_level.change(level, seconds_of(request.query, _LOG_LEVEL_FOR), self._operator(request))
+        return json_answer(self._view.gateway.log_level.shown())
 
     async def _get_destinations(self, request: web.Request) -> web.Response:
         return json_answer(await self._view.destinations(DESTINATIONS.read(request.query)))

@@ -104,12 +104,12 @@ def add_trace(commands: Commands) -> None:
 
 def _run_trace(options: argparse.Namespace) -> ExitCode:
     # Imported here and below, so that other commands do not load these modules.
-    from gateway.admin.terminal_trace import trace  # noqa: PLC0415
+    from gateway.admin.terminal_commands import trace  # noqa: PLC0415
 
     return run_and_print(trace, options)
 
 
 def _run_log_level(options: argparse.Namespace) -> ExitCode:
-    from gateway.admin.terminal_log_level import log_level  # noqa: PLC0415
+    from gateway.admin.terminal_commands import log_level  # noqa: PLC0415
 
     return run_and_print(log_level, options)

@@ -1,7 +1,7 @@
 """Counters of a running gateway, by virtual host.
 
 A session counts its own messages (`gateway.session.traffic`). When it ends, its counters are added to those of its
-virtual host; until then, `gateway.admin.stats_snapshot` adds those of living sessions to a copy. Only rare events are
+virtual host; until then, `gateway.admin.overview` adds those of living sessions to a copy. Only rare events are
 counted here as they happen: beginnings and ends of sessions, ERRORs, holds, and a sample of the broker's confirms.
 
 The label of a virtual host is its key in the configuration, which bounds the number of labels. Any other name counts

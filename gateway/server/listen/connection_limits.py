@@ -3,8 +3,8 @@
 Connections that wait for their PROXY header or TLS handshake have no login yet, and each costs a task and, over TLS, 60
 kB. When there are as many as may be, one address must not keep the others out: those of the address that has the most
 are ended, if they have had time for an honest handshake. With more than its share an address keeps nobody waiting for
-that time: each connection from elsewhere takes the place of its oldest, and its own next ones are refused, so that those
-which it has can go on. Before the PROXY header that is the address of the proxy, whose header comes with the
+that time: each connection from elsewhere takes the place of its oldest, and its own next ones are refused, so that
+those which it has can go on. Before the PROXY header that is the address of the proxy, whose header comes with the
 connection; so clients behind it lose nothing to one that connects past it and stays silent.
 """
 

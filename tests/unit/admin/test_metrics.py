@@ -11,7 +11,7 @@ from typing import cast
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.admin.merged_metrics import own_families, supervisor_process
+from gateway.admin.merged_reports import own_families, supervisor_process
 from gateway.admin.metrics import Metrics
 from gateway.config.loader import parse
 from gateway.config.scalars import BrokerUrl
