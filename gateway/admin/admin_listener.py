@@ -21,15 +21,14 @@ from gateway.config.unix_address import ListenAddress, UnixAddress
 from gateway.errors import ListenError
 from gateway.server.descriptors import admin_connections
 from gateway.server.listen.listener import OpenListener
-from gateway.server.process.reload import KEPT_UNTIL_RESTART, Service
+from gateway.server.process.reload import KEPT_UNTIL_RESTART
+from gateway.server.process.served import Served, Service
 from gateway.server.tls_contexts import TlsContexts
 
 if TYPE_CHECKING:
     from gateway.admin.access import Guesses
     from gateway.admin.gateway_view import View
     from gateway.admin.http_server import AdminHttpServer
-    from gateway.server.process.gateway import Gateway
-    from gateway.server.process.supervisor import Supervisor
 
 log = structlog.get_logger("gateway.admin")
 
@@ -45,7 +44,7 @@ async def view_of(gateway: Any) -> View:  # noqa: ANN401 - a `Gateway`
     return view
 
 
-class AdminListener(Service["Gateway | Supervisor"]):
+class AdminListener(Service[Served]):
     """Listens while its gateway runs, unless the configuration switches it off.
 
     ``make_view`` makes what it shows, from what it is started with (default: of one gateway).
@@ -61,7 +60,7 @@ class AdminListener(Service["Gateway | Supervisor"]):
         self._guesses: Guesses | None = None
         self._contexts: TlsContexts | None = None
 
-    async def start(self, gateway: Gateway | Supervisor) -> None:
+    async def start(self, gateway: Served) -> None:
         """Listen.
 
         Raises:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gateway.server.client.trace import TracePart, TraceTarget
     from gateway.server.process.gateway import Gateway
     from gateway.server.process.readiness import Readiness
-    from gateway.server.process.supervisor import Supervisor
+    from gateway.server.process.served import Served
 
 log = structlog.get_logger("gateway.admin")
 
@@ -38,7 +38,7 @@ class View(Protocol):
     """The answers of the admin listener, without HTTP."""
 
     @property
-    def gateway(self) -> Gateway | Supervisor:
+    def gateway(self) -> Served:
         """What is shown."""
 
     async def readiness(self) -> Readiness:

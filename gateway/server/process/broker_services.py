@@ -20,7 +20,7 @@ from gateway.server.broker.broker_errors import LinkDownError
 from gateway.server.broker.circuit import Circuit
 from gateway.server.broker.dialer import Dialer
 from gateway.server.fault_boundary import cancelled
-from gateway.server.process.reload import InUse, Service
+from gateway.server.process.served import InUse, Service
 from gateway.session.destinations import parse
 
 if TYPE_CHECKING:

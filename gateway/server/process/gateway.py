@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -14,7 +13,7 @@ from gateway import __version__
 from gateway.config.model import GatewayConfig
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import ListenError
-from gateway.journal.journal import Journal, node_name
+from gateway.journal.journal import Journal
 from gateway.message_selectors.selector import prepare_selectors
 from gateway.server.broker.link import CLOSE_TIMEOUT
 from gateway.server.broker.link_pool import LinkPool
@@ -27,15 +26,13 @@ from gateway.server.descriptors import unreachable_limits
 from gateway.server.fault_boundary import all_done, guarded
 from gateway.server.listen.address_checks import LockOuts
 from gateway.server.listen.listening_sockets import Bind
-from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork, PeriodicTimer
 from gateway.server.process.listeners import ListenerChanges, Listeners
 from gateway.server.process.logs import LogLevel
 from gateway.server.process.memory import MemoryTrim, find_trim
 from gateway.server.process.readiness import Readiness, ReadinessProbe
-from gateway.server.process.reload import Reload
-from gateway.server.stats import AdminLoginStats, GatewayStats, LoopLag, ReloadStats
-from gateway.server.tls_contexts import TlsContexts
+from gateway.server.process.served import InUse, Served
+from gateway.server.stats import GatewayStats, LoopLag
 
 log = structlog.get_logger("gateway")
 
@@ -50,7 +47,7 @@ _CHECKS_PER_MINUTE: Final = 60
 _DRAIN_STEP: Final = 0.01
 
 
-class Gateway:
+class Gateway(Served):
     """All parts of a gateway.
 
     As one of several workers it has a number, ``bind`` gives it listening sockets, and ``counts`` are those of all.
@@ -59,7 +56,8 @@ class Gateway:
     def __init__(
         self, config: GatewayConfig, worker: int | None = None, bind: Bind | None = None, counts: Counts | None = None
     ) -> None:
-        self.config = config
+        self.journal = Journal(config, worker)
+        super().__init__(config, self.journal.clock, LogLevel(config.logging, worker))
         self._worker = worker
         # Names that mean the default virtual host where no virtual host has them.
         self._local_names = self._names_in_use(config)
@@ -67,17 +65,8 @@ class Gateway:
         self._tasks: set[asyncio.Task[None]] = set()
         self._deadline_timer: PeriodicTimer | None = None
         self._journal_timer: PeriodicTimer | None = None
-        self.is_stopping = False
-        self.journal = Journal(config, worker)
-        self.started_at = self.journal.clock.time
         self.stats = GatewayStats(config.virtual_hosts)
-        self.reloads = ReloadStats(self.journal.clock)
-        self.admin_logins = AdminLoginStats()
         self.lag = LoopLag(_CHECK_INTERVAL)
-        self.node = node_name(config.defaults.journal.node)
-        self.tls_contexts = TlsContexts()
-        self.log_limits = LogLimits(config.logging, self._loop.time)
-        self.log_level = LogLevel(config.logging, worker)
         paced = PacedWork()
         self.pool = LinkPool(
             self._loop.time, self._spawn, self.journal, self.stats, self.node, self.tls_contexts, self.log_limits, paced
@@ -106,13 +95,11 @@ class Gateway:
         )
         self.traces = self._context.traces
         # Connections with a session.
-        self.clients = self._context.clients
+        self.clients: Collection[ClientConnection] = self._context.clients
         # Their deadlines are being checked.
         self._is_sweeping = False
         self._memory = MemoryTrim(self.stats.count_ended, lambda: not self.clients, self._loop.time, find_trim())
         self._listeners = Listeners(self._context, self.tls_contexts, counts, bind)
-        # Reads the configuration again, for whom it names; None if it came from no file. `serve` sets it.
-        self.reload: Callable[[str], Awaitable[Reload]] | None = None
 
     @property
     def closing(self) -> int:
@@ -193,15 +180,8 @@ class Gateway:
             self.journal.flush()
             self._journal_timer = PeriodicTimer(_JOURNAL_INTERVAL, self.journal.flush)
 
-    async def apply(self, config: GatewayConfig) -> tuple[ListenerChanges, dict[str, str]]:
-        """Use another configuration for what comes: sessions keep the settings that they logged in with.
-
-        Returns:
-            What happened to listeners, and the keys that need a restart, with the values that stay in use.
-
-        Raises:
-            GatewayError: it cannot be used; nothing has changed.
-        """
+    async def apply(self, config: GatewayConfig) -> tuple[ListenerChanges, InUse]:
+        """See `Served`."""
         await self._prepare_selectors(config)
         journal = self.journal.prepare(config)
         try:
@@ -232,10 +212,6 @@ class Gateway:
             # The signal came meanwhile.
             self._listeners.close()
         return changes, restart
-
-    async def look_at_certificates(self) -> list[Path]:
-        """Read the certificates that have changed; their files."""
-        return await self.tls_contexts.look()
 
     def _check_deadlines(self) -> None:
         now = self._loop.time()
@@ -268,12 +244,12 @@ class Gateway:
         log.error("internal error", exc_info=error)
 
     async def begin_stop(self) -> int:
-        """Say that the gateway is not ready; the number of sessions."""
+        """See `Served`."""
         self.is_stopping = True
         return len(self.clients)
 
     async def announce_stop(self) -> None:
-        """Go on as before for ``drain_delay``, until proxies have noticed."""
+        """See `Served`."""
         delay = self.config.drain_delay
         if delay:
             log.info("drain announced", seconds=delay)

@@ -19,6 +19,8 @@ import sys
 from collections.abc import Callable, Collection
 from typing import Final
 
+from gateway.server.paced_work import PeriodicTimer
+
 # Everything is collected when there are twice as many blocks of memory as after the last time, and so many more. What
 # lies in circles by then, such as closed links, has at most some 50 MB.
 _MORE: Final = 500_000
@@ -29,6 +31,7 @@ _OF_CLIENT: Final = 300
 # After so many new objects Python collects those, in about a millisecond, and never the older ones by itself.
 _NEW: Final = 2000
 _NEVER: Final = 1 << 30
+_COLLECTION_INTERVAL: Final = 1.0  # seconds
 
 
 # So many clients are worth it, and so many seconds after the first look that saw as many, most of those who go together
@@ -81,6 +84,13 @@ class GarbageCollection:
 
     def _count(self) -> int:
         return self._blocks() - _OF_CLIENT * len(self._clients)
+
+
+def collect_garbage(clients: Collection[object]) -> PeriodicTimer:
+    """Decide from now on when garbage is collected, until the timer is stopped; ``clients`` is a live view."""
+    garbage_collection = GarbageCollection(clients)
+    garbage_collection.start()
+    return PeriodicTimer(_COLLECTION_INTERVAL, garbage_collection.sweep)
 
 
 def find_trim() -> Callable[[int], int] | None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from pydantic import BaseModel
@@ -17,18 +15,13 @@ from gateway.config.model import GatewayConfig
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import ConfigError, GatewayError, Mistake
 from gateway.server.process.logs import log_warnings
+from gateway.server.process.served import Reload, Served, Service
 from gateway.server.process.systemd_notify import SystemdNotifier
-from gateway.server.stats import ReloadStats
 
 if TYPE_CHECKING:
     from gateway.server.process.listeners import ListenerChanges
 
 log = structlog.get_logger("gateway")
-
-InUse = dict[str, str]
-"""Keys whose change needs a restart, each with the value that stays in use until then."""
-
-_ServedT_contra = TypeVar("_ServedT_contra", contravariant=True)
 
 # Keys at the top of the file that take effect; the plain ones are reported by their names. Any other key needs a
 # restart, until somebody lets it take effect and puts it here.
@@ -47,39 +40,6 @@ KEPT_UNTIL_RESTART: Final = {
 
 class StoppingError(GatewayError):
     """The gateway is stopping."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reload:
-    """What a reload has changed, in words, and what waits for a restart."""
-
-    changes: tuple[str, ...]
-    restart: InUse
-
-
-class Service(Generic[_ServedT_contra]):
-    """Runs beside a gateway or a supervisor and reads its state, such as the admin listener."""
-
-    async def start(self, gateway: _ServedT_contra) -> None:
-        """Its listeners are open.
-
-        Raises:
-            GatewayError: the service cannot start; this stops the gateway.
-        """
-
-    def prepare(self, config: GatewayConfig) -> object:
-        """Try what can fail with another configuration; nothing changes. What it returns is kept until ``reload``.
-
-        Raises:
-            GatewayError: it cannot be used.
-        """
-
-    async def reload(self, config: GatewayConfig) -> InUse:
-        """Use the settings of another configuration, as far as that is possible without a restart."""
-        return {}
-
-    async def stop(self) -> None:
-        """The gateway has stopped. Also called if the service never started."""
 
 
 def listener_changes(changes: ListenerChanges) -> Iterator[str]:
@@ -119,26 +79,10 @@ def _virtual_hosts(config: GatewayConfig) -> Mapping[str, VirtualHost]:
     return {virtual_host.name: virtual_host for virtual_host in config.resolved_virtual_hosts()}
 
 
-class Configurable(Protocol):
-    """What is reloaded: a gateway, or the supervisor of several."""
-
-    config: GatewayConfig
-    is_stopping: bool
-    reloads: ReloadStats
-
-    async def apply(self, config: GatewayConfig) -> tuple[ListenerChanges, InUse]:
-        """Use another configuration, as `Gateway.apply` does."""
-
-    async def look_at_certificates(self) -> list[Path]:
-        """Read certificates that have changed; their files."""
-
-
 class Reloader:
     """Reads a gateway's configuration file again. One reload is carried out after the other."""
 
-    def __init__(
-        self, gateway: Configurable, file: str, services: Sequence[Service[Any]], notifier: SystemdNotifier
-    ) -> None:
+    def __init__(self, gateway: Served, file: str, services: Sequence[Service[Any]], notifier: SystemdNotifier) -> None:
         self._gateway = gateway
         self._file = file
         self._services = services

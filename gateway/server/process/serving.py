@@ -4,51 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Final, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 from gateway.config.model import GatewayConfig
 from gateway.errors import GatewayError
 from gateway.server.descriptors import raise_limit
 from gateway.server.fault_boundary import cancelled
-from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PeriodicTimer
 from gateway.server.process.broker_services import ArchiveStreams, BrokerGreetings
 from gateway.server.process.gateway import Gateway
-from gateway.server.process.memory import GarbageCollection, keep_freed
-from gateway.server.process.reload import Configurable, Reload, Reloader, Service
+from gateway.server.process.memory import collect_garbage, keep_freed
+from gateway.server.process.reload import Reloader
+from gateway.server.process.served import Served, Service
 from gateway.server.process.systemd_notify import SystemdNotifier
-
-# Seconds.
-_COLLECTION_INTERVAL: Final = 1.0
-
-
-class Served(Configurable, Protocol):
-    """What runs until a signal: a gateway, or the supervisor of several workers."""
-
-    reload: Callable[[str], Awaitable[Reload]] | None
-    log_limits: LogLimits
-
-    @property
-    def clients(self) -> Collection[object]:
-        """Clients of this process, in a live view."""
-
-    async def start(self) -> None:
-        """Open the listeners, and serve clients.
-
-        Raises:
-            GatewayError: it cannot start; nothing is left open.
-        """
-
-    async def begin_stop(self) -> int:
-        """It is not ready any more; the number of sessions."""
-
-    async def announce_stop(self) -> None:
-        """Go on as before for ``drain_delay``."""
-
-    async def stop(self) -> None:
-        """Drain, and close everything."""
-
 
 _Run = TypeVar("_Run", bound=Served)
 
@@ -107,13 +76,6 @@ async def run(gateway: _Run, services: Sequence[Service[_Run]], file: str | None
         for service in services:
             await service.stop()
         notifier.close()
-
-
-def collect_garbage(clients: Collection[object]) -> PeriodicTimer:
-    """Decide from now on when garbage is collected, until the timer is stopped; ``clients`` is a live view."""
-    garbage_collection = GarbageCollection(clients)
-    garbage_collection.start()
-    return PeriodicTimer(_COLLECTION_INTERVAL, garbage_collection.sweep)
 
 
 async def _reload_on(event: asyncio.Event, reloader: Reloader) -> None:

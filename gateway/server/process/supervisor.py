@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,20 +18,16 @@ import structlog
 from gateway.config.model import GatewayConfig
 from gateway.config.unix_address import ListenAddress
 from gateway.errors import GatewayError
-from gateway.journal.journal import node_name
 from gateway.journal.writer import Clock
-from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PeriodicTimer
 from gateway.server.process.listeners import ListenerChanges, refuse_moves
 from gateway.server.process.logs import LogLevel
-from gateway.server.process.reload import InUse, Reload, Service
+from gateway.server.process.served import InUse, Served, Service
 from gateway.server.process.serving import run
 from gateway.server.process.worker_channel import WorkerError, WorkerGoneError
 from gateway.server.process.worker_process import WorkerProcess, addresses_of, ask
 from gateway.server.process.worker_sockets import SocketSet, bound_for_workers
 from gateway.server.shared_memory import SharedMemory
-from gateway.server.stats import AdminLoginStats, ReloadStats
-from gateway.server.tls_contexts import TlsContexts
 
 log = structlog.get_logger("gateway.workers")
 
@@ -42,24 +38,15 @@ _RESERVE: Final = 5.0
 _WATCH_INTERVAL: Final = 1.0
 
 
-class Supervisor:
+class Supervisor(Served):
     """The workers of one gateway."""
 
     def __init__(self, config: GatewayConfig) -> None:
-        self.config = config
-        self.is_stopping = False
-        self.node = node_name(config.defaults.journal.node)
-        self.tls_contexts = TlsContexts()
-        self.log_limits = LogLimits(config.logging, asyncio.get_running_loop().time)
-        self.log_level = LogLevel(config.logging, tell=self._tell_level)
+        self._clock = Clock()
+        super().__init__(config, self._clock, LogLevel(config.logging, tell=self._tell_level))
         self._telling: asyncio.Task[object] | None = None
         self.workers: list[WorkerProcess] = []
-        self.reload: Callable[[str], Awaitable[Reload]] | None = None
         self.deaths = 0
-        self._clock = Clock()
-        self.started_at = self._clock.time
-        self.reloads = ReloadStats(self._clock)
-        self.admin_logins = AdminLoginStats()
         self._sockets: list[SocketSet] = []
         self._memory = SharedMemory.made(config.workers)
         self._signs = SignsOfLife(self._memory)
@@ -69,11 +56,6 @@ class Supervisor:
     def running(self) -> list[WorkerProcess]:
         """The workers that serve clients."""
         return [worker for worker in self.workers if worker.is_running]
-
-    @property
-    def clients(self) -> tuple[()]:
-        """See `Served`: its workers have them."""
-        return ()
 
     @property
     def uptime(self) -> int:

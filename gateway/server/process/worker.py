@@ -18,8 +18,7 @@ from gateway.server.paced_work import PeriodicTimer
 from gateway.server.process.broker_services import ArchiveStreams, BrokerGreetings
 from gateway.server.process.gateway import Gateway
 from gateway.server.process.logs import configure_logs
-from gateway.server.process.memory import keep_freed
-from gateway.server.process.serving import collect_garbage
+from gateway.server.process.memory import collect_garbage, keep_freed
 from gateway.server.process.worker_channel import answer_calls, passed_descriptors
 from gateway.server.process.worker_sockets import Handed, InheritedSockets, descriptors_of, renumbered
 from gateway.server.shared_counts import SharedCounts
@@ -27,7 +26,7 @@ from gateway.server.shared_memory import SharedMemory
 
 if TYPE_CHECKING:
     from gateway.server.process.listeners import ListenerChanges
-    from gateway.server.process.reload import InUse
+    from gateway.server.process.served import InUse
 
 log = structlog.get_logger("gateway.workers")
 

@@ -12,7 +12,8 @@ from gateway.admin.admin_listener import AdminListener
 from gateway.config.loader import load
 from gateway.config.model import GatewayConfig
 from gateway.errors import ConfigError, GatewayError
-from gateway.server.process.reload import InUse, Reloader, Service
+from gateway.server.process.reload import Reloader
+from gateway.server.process.served import InUse, Service
 from gateway.server.process.systemd_notify import SystemdNotifier
 from tests.support.certificates import Authority
 from tests.support.gateway import gateway_here
