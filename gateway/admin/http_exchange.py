@@ -55,7 +55,7 @@ def is_own_page(request: web.Request) -> bool:
     return origin is None or origin.partition("://")[2] == request.headers.get("Host")
 
 
-def no_query(query: Mapping[str, str], *known: str) -> None:
+def check_parameters(query: Mapping[str, str], *known: str) -> None:
     """Raises `QueryError` for a parameter that is not known."""
     for name in query:
         if name not in known:

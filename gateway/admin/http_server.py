@@ -21,10 +21,10 @@ from gateway.admin.http_exchange import (
     OTHER_PAGE,
     HttpTimeouts,
     TimeLimit,
+    check_parameters,
     error_answer,
     is_own_page,
     json_answer,
-    no_query,
     peer_of,
     seconds_of,
 )
@@ -237,7 +237,7 @@ class AdminHttpServer:
         return web.Response(text="ok")
 
     async def _get_readiness(self, request: web.Request) -> web.Response:
-        no_query(request.query, "virtual_host")
+        check_parameters(request.query, "virtual_host")
         readiness = await self._view.readiness()
         if (name := request.query.get("virtual_host")) is not None:
             if name not in readiness.virtual_hosts:
@@ -260,21 +260,21 @@ class AdminHttpServer:
         return web.Response(body=self._page, headers=headers)
 
     async def _get_overview(self, request: web.Request) -> web.Response:
-        no_query(request.query)
+        check_parameters(request.query)
         return json_answer(await self._view.overview())
 
     async def _get_sessions(self, request: web.Request) -> web.Response:
         return json_answer(await self._view.sessions(SESSIONS.read(request.query)))
 
     async def _get_session(self, request: web.Request) -> web.Response:
-        no_query(request.query)
+        check_parameters(request.query)
         found = await self._view.session(request.match_info["id"])
         if found is None:
             raise web.HTTPNotFound
         return json_answer(found)
 
     async def _delete_session(self, request: web.Request) -> web.Response:
-        no_query(request.query, "reason")
+        check_parameters(request.query, "reason")
         if (refusal := self._change_refused(request)) is not None:
             return refusal
         peer, user = peer_of(request), self._user(request)
@@ -284,7 +284,7 @@ class AdminHttpServer:
         return web.Response(status=204)
 
     async def _post_reload(self, request: web.Request) -> web.Response:
-        no_query(request.query)
+        check_parameters(request.query)
         if (refusal := self._change_refused(request)) is not None:
             return refusal
         if self._view.gateway.reload is None:
@@ -300,18 +300,18 @@ class AdminHttpServer:
         return json_answer({"changes": done.changes, "restart": restart})
 
     async def _get_config(self, request: web.Request) -> web.Response:
-        no_query(request.query)
+        check_parameters(request.query)
         return json_answer(effective(self._view.gateway.config))
 
     async def _post_trace(self, request: web.Request) -> web.StreamResponse:
         return self._change_refused(request) or await self._traces.answer(request, self._operator(request))
 
     async def _get_log_level(self, request: web.Request) -> web.Response:
-        no_query(request.query)
+        check_parameters(request.query)
         return json_answer(self._view.gateway.log_level.shown())
 
     async def _post_log_level(self, request: web.Request) -> web.Response:
-        no_query(request.query, "level", "seconds")
+        check_parameters(request.query, "level", "seconds")
         if (refusal := self._change_refused(request)) is not None:
             return refusal
         level, known = request.query.get("level"), (*LEVELS, CONFIGURED)
@@ -327,7 +327,7 @@ class AdminHttpServer:
         return json_answer(await self._view.links(LINKS.read(request.query)))
 
     async def _post_fail_back(self, request: web.Request) -> web.Response:
-        no_query(request.query, "virtual_host")
+        check_parameters(request.query, "virtual_host")
         if (refusal := self._change_refused(request)) is not None:
             return refusal
         items = await self._view.fail_back(request.query.get("virtual_host"))

@@ -10,8 +10,8 @@ from typing import Any, Final
 import yaml
 
 from gateway.admin.terminal_api import AdminApi, AdminError
-from gateway.admin.terminal_text import byte_size, clean
-from gateway.admin.terminal_text import count as counted
+from gateway.admin.terminal_output import byte_size, clean
+from gateway.admin.terminal_output import count as counted
 
 _ARROWS: Final = {"from-client": ">>", "to-client": "<<"}
 

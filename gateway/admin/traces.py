@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from aiohttp import web
 
-from gateway.admin.http_exchange import HEADERS, TimeLimit, error_answer, no_query, seconds_of
+from gateway.admin.http_exchange import HEADERS, TimeLimit, check_parameters, error_answer, seconds_of
 from gateway.admin.listing import QueryError
 from gateway.server.client.trace import FAULT, TracePart, TraceTarget, TraceTargetError
 from gateway.server.process.worker_process import ask
@@ -61,7 +61,7 @@ class TraceStreams:
             web.HTTPNotFound: there is no such session.
         """
         query = request.query
-        no_query(query, "session", "login", "address", "seconds")
+        check_parameters(query, "session", "login", "address", "seconds")
         try:
             target = TraceTarget(*(query.get(name) for name in ("session", "login", "address")))
         except TraceTargetError as error:

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from gateway.admin.terminal_columns import LINKS, PLUGIN_COLUMNS, SESSIONS, meanings
+from gateway.admin.terminal_output import LINKS, PLUGIN_COLUMNS, SESSIONS, meanings
 from gateway.cli.commands import add_command
 from gateway.cli.option_types import duration
 from gateway.errors import ExitCode

@@ -3,7 +3,7 @@
 A collection stops the event loop: with 1,500 sessions for 100 ms and more. Python's own rule collects everything each
 time when a quarter more objects live than before, so in the middle of a flood of logins. Here it looks only at what is
 new: once a second what has outlived a collection is frozen. Its reference count still frees it. Sessions are in no
-circle (see `Session.forget`), so there is little that only a collection could free.
+reference cycle (see `Session.forget`), so there is little that only a collection could free.
 
 What clients sent is freed when they go, but the C library keeps what lies below something that lives on: after 1,900
 clients with half a CONNECT each, 200 MB. ``malloc_trim`` of glibc gives back every whole page that is free. Other C
@@ -22,7 +22,7 @@ from typing import Final
 from gateway.server.paced_work import PeriodicTimer
 
 # Everything is collected when there are twice as many blocks of memory as after the last time, and so many more. What
-# lies in circles by then, such as closed links, has at most some 50 MB.
+# lies in reference cycles by then, such as closed links, has at most some 50 MB.
 _MORE: Final = 500_000
 
 # A client that is there is no garbage: that many blocks of memory are its own.

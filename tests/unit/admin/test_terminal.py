@@ -22,7 +22,7 @@ from typing import Self
 import pytest
 
 from gateway.admin import terminal_api, terminal_list, terminal_text
-from gateway.admin.terminal_columns import Column
+from gateway.admin.terminal_output import Column
 from gateway.cli import main
 from gateway.errors import ExitCode
 from tests.support.admin_api import AdminApi, a_link, a_session, serving
