@@ -18,7 +18,7 @@ from gateway.server.broker.broker_errors import ACCESS_REFUSED, UpstreamError
 from gateway.server.broker.connector import Credentials
 from gateway.server.client.failed_logins import FailedLogins, TooManyFailedLoginsError
 from gateway.server.listen.accepted_connection import Peer
-from gateway.server.lock_outs import LockOuts
+from gateway.server.listen.address_checks import LockOuts
 from gateway.server.stats import AdminLoginStats
 
 _SCHEME: Final = "basic "

@@ -16,28 +16,28 @@ import structlog
 from aiohttp import web
 
 from gateway.admin.access import Access, Guesses, WrongPasscodeError, credentials, may
-from gateway.admin.http_answers import (
+from gateway.admin.http_exchange import (
     HEADERS,
     OTHER_PAGE,
+    HttpTimeouts,
     TimeLimit,
+    check_parameters,
     error_answer,
     is_own_page,
     json_answer,
-    no_query,
     peer_of,
     seconds_of,
 )
-from gateway.admin.http_timeouts import HttpTimeouts
 from gateway.admin.listing import QueryError
 from gateway.admin.overview import DESTINATIONS, LINKS, VIRTUAL_HOSTS
 from gateway.admin.sessions import SESSIONS
-from gateway.admin.trace_stream import TraceStreams
+from gateway.admin.traces import TraceStreams
 from gateway.config.effective import effective
 from gateway.errors import ConfigError
 from gateway.server.client.failed_logins import TooManyFailedLoginsError
 from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.log_limits import LogRateLimiter
-from gateway.server.process.log_level import CONFIGURED, LEVELS
+from gateway.server.process.logs import CONFIGURED, LEVELS
 from gateway.server.process.readiness import MOST_WORKERS_DIE
 from gateway.server.process.reload import StoppingError
 from gateway.server.process.worker_channel import WorkerGoneError
@@ -237,7 +237,7 @@ class AdminHttpServer:
         return web.Response(text="ok")
 
     async def _get_readiness(self, request: web.Request) -> web.Response:
-        no_query(request.query, "virtual_host")
+        check_parameters(request.query, "virtual_host")
         readiness = await self._view.readiness()
         if (name := request.query.get("virtual_host")) is not None:
             if name not in readiness.virtual_hosts:
@@ -260,21 +260,21 @@ class AdminHttpServer:
         return web.Response(body=self._page, headers=headers)
 
     async def _get_overview(self, request: web.Request) -> web.Response:
-        no_query(request.query)
+        check_parameters(request.query)
         return json_answer(await self._view.overview())
 
     async def _get_sessions(self, request: web.Request) -> web.Response:
         return json_answer(await self._view.sessions(SESSIONS.read(request.query)))
 
     async def _get_session(self, request: web.Request) -> web.Response:
-        no_query(request.query)
+        check_parameters(request.query)
         found = await self._view.session(request.match_info["id"])
         if found is None:
             raise web.HTTPNotFound
         return json_answer(found)
 
     async def _delete_session(self, request: web.Request) -> web.Response:
-        no_query(request.query, "reason")
+        check_parameters(request.query, "reason")
         if (refusal := self._change_refused(request)) is not None:
             return refusal
         peer, user = peer_of(request), self._user(request)
@@ -284,13 +284,13 @@ class AdminHttpServer:
         return web.Response(status=204)
 
     async def _post_reload(self, request: web.Request) -> web.Response:
-        no_query(request.query)
+        check_parameters(request.query)
         if (refusal := self._change_refused(request)) is not None:
             return refusal
-        if self._view.reload is None:
+        if self._view.gateway.reload is None:
             return error_answer(409, "This gateway has no configuration file.")
         try:
-            done = await self._view.reload(self._operator(request))
+            done = await self._view.gateway.reload(self._operator(request))
         except StoppingError:
             return error_answer(409, "The gateway is stopping and does not read its configuration any more.")
         except ConfigError as refused:
@@ -300,25 +300,25 @@ class AdminHttpServer:
         return json_answer({"changes": done.changes, "restart": restart})
 
     async def _get_config(self, request: web.Request) -> web.Response:
-        no_query(request.query)
-        return json_answer(effective(self._view.config))
+        check_parameters(request.query)
+        return json_answer(effective(self._view.gateway.config))
 
     async def _post_trace(self, request: web.Request) -> web.StreamResponse:
         return self._change_refused(request) or await self._traces.answer(request, self._operator(request))
 
     async def _get_log_level(self, request: web.Request) -> web.Response:
-        no_query(request.query)
-        return json_answer(self._view.log_level.shown())
+        check_parameters(request.query)
+        return json_answer(self._view.gateway.log_level.shown())
 
     async def _post_log_level(self, request: web.Request) -> web.Response:
-        no_query(request.query, "level", "seconds")
+        check_parameters(request.query, "level", "seconds")
         if (refusal := self._change_refused(request)) is not None:
             return refusal
         level, known = request.query.get("level"), (*LEVELS, CONFIGURED)
         if level not in known:
             raise QueryError(f"level is one of {', '.join(known)}.")
-        self._view.log_level.change(level, seconds_of(request.query, _LOG_LEVEL_FOR), self._operator(request))
-        return json_answer(self._view.log_level.shown())
+        self._view.gateway.log_level.change(level, seconds_of(request.query, _LOG_LEVEL_FOR), self._operator(request))
+        return json_answer(self._view.gateway.log_level.shown())
 
     async def _get_destinations(self, request: web.Request) -> web.Response:
         return json_answer(await self._view.destinations(DESTINATIONS.read(request.query)))
@@ -327,7 +327,7 @@ class AdminHttpServer:
         return json_answer(await self._view.links(LINKS.read(request.query)))
 
     async def _post_fail_back(self, request: web.Request) -> web.Response:
-        no_query(request.query, "virtual_host")
+        check_parameters(request.query, "virtual_host")
         if (refusal := self._change_refused(request)) is not None:
             return refusal
         items = await self._view.fail_back(request.query.get("virtual_host"))

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Final
 
-from gateway.admin.terminal_columns import LINKS, PLUGIN_COLUMNS, SESSIONS, meanings
+from gateway.admin.terminal_output import LINKS, PLUGIN_COLUMNS, SESSIONS, meanings
 from gateway.cli.commands import Commands, add_command, duration, exit_codes
 from gateway.errors import ExitCode
 
@@ -232,13 +232,13 @@ def _run_links(options: argparse.Namespace) -> ExitCode:
 
 
 def _run_reload(options: argparse.Namespace) -> ExitCode:
-    from gateway.admin.terminal_reload import reload  # noqa: PLC0415
+    from gateway.admin.terminal_commands import reload  # noqa: PLC0415
 
     return run_and_print(reload, options)
 
 
 def _run_config(options: argparse.Namespace) -> ExitCode:
-    from gateway.admin.terminal_reload import show_config  # noqa: PLC0415
+    from gateway.admin.terminal_commands import show_config  # noqa: PLC0415
 
     return run_and_print(show_config, options)
 

@@ -29,7 +29,7 @@ from gateway.errors import ExitCode, GatewayError, UsageError
 if TYPE_CHECKING:
     from gateway.journal.ship_targets import Store
     from gateway.journal.shipper import Shipper
-    from gateway.journal.stream_broker import StreamBroker
+    from gateway.journal.stream import StreamBroker
 
 _DESCRIPTION = """\
 Read or ship a traffic journal: the directory in which gateways record what their clients do, one JSON object per line.
@@ -301,7 +301,7 @@ def _stream_broker(options: argparse.Namespace) -> StreamBroker:
     from gateway.config.addresses import BrokerUrl  # noqa: PLC0415
     from gateway.config.broker_user import User  # noqa: PLC0415
     from gateway.config.virtual_host import UpstreamTls  # noqa: PLC0415
-    from gateway.journal.stream_broker import StreamBroker  # noqa: PLC0415
+    from gateway.journal.stream import StreamBroker  # noqa: PLC0415
 
     parts = urlsplit(options.broker)
     if parts.password is not None:

@@ -9,7 +9,7 @@ from gateway.cli.admin_commands import ENVIRONMENT, add_server_options, run_and_
 from gateway.cli.commands import Commands, add_command, duration, exit_codes
 from gateway.errors import ExitCode
 
-# As in `gateway.server.process.log_level`, which other commands do not load.
+# As in `gateway.server.process.logs`, which other commands do not load.
 _LEVELS: Final = ("debug", "info", "warning", "error", "configured")
 
 _TRACE_DESCRIPTION = """\
@@ -91,12 +91,12 @@ def add_trace(commands: Commands) -> None:
 
 def _run_trace(options: argparse.Namespace) -> ExitCode:
     # Imported here and below, so that other commands do not load these modules.
-    from gateway.admin.terminal_trace import trace  # noqa: PLC0415
+    from gateway.admin.terminal_commands import trace  # noqa: PLC0415
 
     return run_and_print(trace, options)
 
 
 def _run_log_level(options: argparse.Namespace) -> ExitCode:
-    from gateway.admin.terminal_log_level import log_level  # noqa: PLC0415
+    from gateway.admin.terminal_commands import log_level  # noqa: PLC0415
 
     return run_and_print(log_level, options)

@@ -27,7 +27,7 @@ from gateway.journal.segments import of_gateway, worker_node
 from gateway.journal.session_recorder import VirtualHostJournal
 from gateway.journal.ship_targets import open_store
 from gateway.journal.shipper import Shipper, ShipStats, ShipTarget
-from gateway.journal.stream_broker import StreamBroker
+from gateway.journal.stream import StreamBroker, StreamTarget
 from gateway.journal.writer import Clock, Writer, WriterSettings
 from gateway.session.session import Session
 
@@ -274,14 +274,10 @@ def _target(virtual_host: VirtualHost) -> ShipTarget:
     ship = virtual_host.journal.ship
     if ship.to is None or ship.to != AMQP:
         return open_store(str(ship.to))
-    from gateway.journal.stream_target import StreamTarget  # noqa: PLC0415 - not every gateway ships to a stream
-
-    upstream, user = virtual_host.upstream, ship.user or virtual_host.default_user
+    user = ship.user or virtual_host.default_user
     if user is None:
         raise GatewayError("shipping to amqp needs a user")
-    name = "/" if virtual_host.amqp_vhost == PASS_THROUGH else virtual_host.amqp_vhost
-    broker = StreamBroker(upstream.urls, user, name, ship.stream, upstream.tls)
-    return StreamTarget(broker, ship.stream_max_bytes, ship.stream_max_age)
+    return StreamTarget(StreamBroker.of(virtual_host, user, ship.stream), ship.stream_max_bytes, ship.stream_max_age)
 
 
 def _as_text(value: object) -> str:

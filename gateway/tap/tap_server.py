@@ -23,8 +23,7 @@ from gateway.journal.writer import Clock, Writer, WriterSettings
 from gateway.server.descriptors import raise_limit
 from gateway.server.listen.listening_sockets import bound_to_tcp
 from gateway.server.log_limits import LogRateLimiter
-from gateway.server.paced_work import PacedWork
-from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.paced_work import PacedWork, PeriodicTimer
 from gateway.tap.conversation import Conversation, TapJournal
 from gateway.tap.proxy import Ending, TappedConnection
 

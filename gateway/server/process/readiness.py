@@ -57,6 +57,13 @@ class Readiness:
     virtual_hosts: Mapping[str, tuple[BrokerState, ...]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
+    @classmethod
+    def of_brokers(cls, virtual_hosts: Mapping[str, tuple[BrokerState, ...]]) -> Readiness:
+        """Ready if a broker of any virtual host answers, or there are none."""
+        states = [state for states in virtual_hosts.values() for state in states]
+        reasons = [] if any(state.is_up for state in states) else [f"{each.broker}: {each.reason}" for each in states]
+        return cls(tuple(dict.fromkeys(reasons)), virtual_hosts)
+
     @property
     def is_ready(self) -> bool:
         """Whether clients can be served."""

@@ -1,4 +1,4 @@
-"""Declares the streams that keep messages (`archives`), with the operator's users. Clients are served meanwhile."""
+"""Services beside a gateway that talk to its brokers: a look at each when it starts, and the streams of archives."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from aio_pika.abc import HeadersType
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS, ChannelNotFoundEntity
 
 from gateway.config.journal_settings import Archive
-from gateway.config.model import PASS_THROUGH, GatewayConfig
+from gateway.config.model import GatewayConfig
 from gateway.config.virtual_host import VirtualHost
 from gateway.journal.shipper import ShipError
-from gateway.journal.stream_broker import StreamBroker, reason_of
-from gateway.server.process.reload import InUse
+from gateway.journal.stream import StreamBroker, reason_of
+from gateway.server.broker.broker_errors import LinkDownError
+from gateway.server.broker.broker_state import Circuit
+from gateway.server.broker.dialer import Dialer
+from gateway.server.fault_boundary import cancelled
+from gateway.server.process.served import InUse, Service
 from gateway.session.destinations import parse
 
 if TYPE_CHECKING:
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
 
     from gateway.server.process.gateway import Gateway
 
-log = structlog.get_logger("gateway.archive")
+log = structlog.get_logger("gateway.broker")
 
 _FIRST_RETRY, _LAST_RETRY = 5.0, 300.0
 _ANSWER_WITHIN: Final = 30.0
@@ -33,21 +37,65 @@ _MOST_FILE_BYTES: Final = 500_000_000
 _FILES: Final = 10
 
 
-class ArchiveStreams:
-    """Declares streams and their bindings at the start and at each reload, as a `Service` beside a gateway.
-
-    What cannot be declared is logged, and tried again until it can.
-    """
+class BrokerService(Service["Gateway"]):
+    """Has work that begins with the gateway, and for which nobody waits: clients are served meanwhile."""
 
     def __init__(self) -> None:
         self._work: asyncio.Task[None] | None = None
 
+    async def stop(self) -> None:
+        """Give up what is not done yet."""
+        await cancelled(self._work)
+
+
+# Greetings.
+
+
+class BrokerGreetings(BrokerService):
+    """Has each broker greet once, for whoever reads the log.
+
+    A greeting needs no login, and its connection is closed at once. Of a broker that does not greet, its circuit knows
+    from then on, and has the line.
+    """
+
+    async def start(self, gateway: Gateway) -> None:
+        """Begin, and do not wait."""
+        self._work = asyncio.create_task(_greet_all(gateway), name="greetings of brokers")
+
+
+async def _greet_all(gateway: Gateway) -> None:
+    dialer = gateway.pool.dialer
+    # Virtual hosts that reach a broker in the same way share its circuit.
+    users: dict[Circuit, list[VirtualHost]] = {}
+    for virtual_host in gateway.config.resolved_virtual_hosts():
+        for circuit in dialer.circuits(virtual_host.upstream):
+            users.setdefault(circuit, []).append(virtual_host)
+    async with asyncio.TaskGroup() as group:
+        for circuit, virtual_hosts in users.items():
+            group.create_task(_greet(dialer, circuit, virtual_hosts), name=f"greeting of {circuit.broker}")
+
+
+async def _greet(dialer: Dialer, circuit: Circuit, virtual_hosts: list[VirtualHost]) -> None:
+    try:
+        product = await dialer.greeted(circuit.broker, virtual_hosts[0].upstream)
+    except LinkDownError:
+        return
+    names = [virtual_host.name for virtual_host in virtual_hosts]
+    log.info("broker answers", broker=str(circuit.broker), product=product, virtual_hosts=names)
+
+
+# Archives.
+
+
+class ArchiveStreams(BrokerService):
+    """Declares the streams that keep messages (`archives`), and their bindings, with the operator's users.
+
+    At the start and at each reload. What cannot be declared is logged, and tried again until it can.
+    """
+
     async def start(self, gateway: Gateway) -> None:
         """Begin, and do not wait."""
         await self.reload(gateway.config)
-
-    def prepare(self, config: GatewayConfig) -> None:
-        """There is nothing that could fail."""
 
     async def reload(self, config: GatewayConfig) -> InUse:
         """Declare what another configuration has. What it has no longer stays in the broker."""
@@ -55,12 +103,6 @@ class ArchiveStreams:
         if any(virtual_host.archives for virtual_host in config.resolved_virtual_hosts()):
             self._work = asyncio.create_task(_declare_all(config), name="streams of archives")
         return {}
-
-    async def stop(self) -> None:
-        """Give up what is not declared yet."""
-        if self._work is not None:
-            self._work.cancel()
-            await asyncio.wait([self._work])
 
 
 async def _declare_all(config: GatewayConfig) -> None:
@@ -72,9 +114,7 @@ async def _declare_all(config: GatewayConfig) -> None:
 
 async def _declare_until_done(virtual_host: VirtualHost, archive: Archive) -> None:
     about = {"virtual_host": virtual_host.name, "stream": archive.stream}
-    name = "/" if virtual_host.amqp_vhost == PASS_THROUGH else virtual_host.amqp_vhost
-    upstream = virtual_host.upstream
-    broker = StreamBroker(upstream.urls, archive.user, name, archive.stream, upstream.tls)
+    broker = StreamBroker.of(virtual_host, archive.user, archive.stream)
     retry = _FIRST_RETRY
     while True:
         try:

@@ -1,12 +1,14 @@
-"""The metrics of several workers as those of one gateway."""
+"""The reports of several workers as those of one gateway. Nothing that counts goes down when one dies."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from gateway.admin.metrics import (
     admin_login_families,
@@ -16,16 +18,22 @@ from gateway.admin.metrics import (
     lag_family,
     reload_families,
 )
+from gateway.admin.overview import totals_of
+from gateway.server.stats import REFUSALS
 
 if TYPE_CHECKING:
-    from gateway.server.process.loop_lag import LoopLag
+    from gateway.admin.gateway_view import WorkerReport
     from gateway.server.process.readiness import Readiness
     from gateway.server.process.supervisor import Supervisor
+    from gateway.server.stats import LoopLag
     from gateway.server.tls_contexts import TlsContext
 
 Families = list[Metric]
 
 _GROWING: Final = frozenset(("counter", "histogram"))
+
+GROWING_OF_HOST: Final = ("published", "delivered")
+"""Of a virtual host: what only grows."""
 
 # How gauges of several workers become one. All others are added.
 _JOINED: Final[Mapping[str, Callable[[float, float], float]]] = {
@@ -70,11 +78,6 @@ def merged_families(parts: Sequence[Families]) -> Families:
     return list(merged.values())
 
 
-def growing(families: Families) -> Families:
-    """Those that must not go down when their worker is gone."""
-    return [family for family in families if family.type in _GROWING]
-
-
 def own_families(
     supervisor: Supervisor, readiness: Readiness, workers: Iterable[tuple[int, Families]]
 ) -> dict[str, Metric]:
@@ -100,3 +103,43 @@ def own_families(
 def supervisor_process(contexts: Iterable[TlsContext], lag: LoopLag) -> Families:
     """The CPU time, memory and file descriptors of this process, its certificates and its event loop."""
     return [*ProcessCollector(registry=None).collect(), *certificate_families(contexts), lag_family(lag)]
+
+
+class PastWorkers:
+    """What workers counted that are gone, as of their last reports."""
+
+    def __init__(self) -> None:
+        self.families: Families = []
+        self.growing: dict[str, Counter[str]] = {
+            "totals": Counter(totals_of((), {}, 0)),
+            "errors": Counter(),
+            "connections_refused": Counter(dict.fromkeys(REFUSALS, 0)),
+        }
+        self.hosts: dict[str, dict[str, Any]] = {}
+
+    def add(self, report: WorkerReport) -> None:
+        """A worker is gone, whose last report this was."""
+        growing = [family for family in report.families if family.type in _GROWING]
+        self.families = merged_families([self.families, growing])
+        for key, counts in self.growing.items():
+            counts.update(report.overview[key])
+        for row in report.virtual_hosts:
+            host = self.hosts.setdefault(row["name"], {"errors": Counter()})
+            for key in GROWING_OF_HOST:
+                host[key] = host.get(key, 0) + row[key]
+            host["errors"].update(row["errors"])
+
+
+class FixedCollector(Collector):
+    """Families that are there."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def describe(self) -> Iterable[Metric]:
+        """No metric, as `GatewayCollector`."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """All of them."""
+        return self._families

@@ -1,4 +1,4 @@
-"""`stomp-gateway trace`: prints the frames of clients as they pass."""
+"""Terminal commands with one question: `stomp-gateway reload`, `config`, `log-level` and `trace`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,73 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import yaml
+
 from gateway.admin.terminal_api import AdminApi, AdminError
-from gateway.admin.terminal_text import byte_size, clean
-from gateway.admin.terminal_text import count as counted
+from gateway.admin.terminal_output import byte_size, clean
+from gateway.admin.terminal_output import count as counted
 
 _ARROWS: Final = {"from-client": ">>", "to-client": "<<"}
 
 # Of a time in ISO 8601: hours to milliseconds.
 _TIME: Final = slice(11, 23)
+
+
+def reload(options: Namespace) -> None:
+    """Ask for a reload, and print what has changed and what needs a restart.
+
+    Raises:
+        UsageError: an option has no meaning.
+        AdminError: the gateway does not answer, or refuses.
+        ConfigError: the configuration has mistakes, and the gateway goes on with its old one.
+    """
+    answer = AdminApi(options).ask("reload", method="POST")
+    if options.json:
+        print(json.dumps(answer, indent=2))
+        return
+    changes, restart = answer["changes"], answer["restart"]
+    print("reloaded" if changes else "reloaded: nothing has changed")
+    for change in changes:
+        print(f"  {clean(change)}")
+    if restart:
+        print("needs a restart; until then the old value stays in use:")
+        for each in restart:
+            print(f"  {clean(each['key'])}: {clean(each['in_use'])}")
+
+
+def show_config(options: Namespace) -> None:
+    """Print the configuration that a gateway uses.
+
+    Raises:
+        UsageError: an option has no meaning.
+        AdminError: the gateway does not answer, or refuses.
+    """
+    answer = AdminApi(options).ask("config")
+    if options.json:
+        print(json.dumps(answer, indent=2))
+    else:
+        print(yaml.safe_dump(answer, sort_keys=False), end="")
+
+
+def log_level(options: Namespace) -> None:
+    """Ask for the level, or for another one, and print what holds.
+
+    Raises:
+        UsageError: an option has no meaning.
+        AdminError: the gateway does not answer, or refuses.
+    """
+    api = AdminApi(options)
+    if options.level is None:
+        answer = api.ask("log-level")
+    else:
+        query = {"level": options.level, "seconds": round(options.duration)}
+        answer = api.ask("log-level", query, method="POST")
+    if options.json:
+        print(json.dumps(answer))
+        return
+    level, configured, until = (clean(str(answer[key])) for key in ("level", "configured", "until"))
+    print(level if answer["until"] is None else f"{level} until {until}, then {configured}")
+
 
 _EVENTS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "trace started": lambda item: f"tracing {item['target']}, {_clients(item['clients'])} now, until {item['until']}",
