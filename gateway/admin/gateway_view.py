@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gateway.config.model import GatewayConfig
     from gateway.server.client.connection import ClientConnection
     from gateway.server.client.trace import TracePart, TraceTarget
+    from gateway.server.process.audit import Audit
     from gateway.server.process.gateway import Gateway
     from gateway.server.process.log_level import LogLevel
     from gateway.server.process.readiness import Readiness
@@ -51,6 +52,10 @@ class View(Protocol):
     @property
     def log_level(self) -> LogLevel:
         """The level of log lines."""
+
+    @property
+    def audit(self) -> Audit:
+        """Where actions of operators are noted."""
 
     async def readiness(self) -> Readiness:
         """Whether clients can be served, and why not."""
@@ -125,6 +130,11 @@ class GatewayView:
     def log_level(self) -> LogLevel:
         """See `View`."""
         return self._gateway.log_level
+
+    @property
+    def audit(self) -> Audit:
+        """See `View`."""
+        return self._gateway.audit
 
     async def readiness(self) -> Readiness:
         """See `View`."""

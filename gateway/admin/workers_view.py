@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from gateway.admin.listing import Listing, Query
     from gateway.config.model import GatewayConfig
     from gateway.server.client.trace import TracePart, TraceTarget
+    from gateway.server.process.audit import Audit
     from gateway.server.process.log_level import LogLevel
     from gateway.server.process.reload import Reload
     from gateway.server.process.supervisor import Supervisor
@@ -159,6 +160,11 @@ class WorkersView:
     def log_level(self) -> LogLevel:
         """See `View`."""
         return self._supervisor.log_level
+
+    @property
+    def audit(self) -> Audit:
+        """See `View`."""
+        return self._supervisor.audit
 
     async def readiness(self) -> Readiness:
         """See `View`. The first workers that reach everything are enough."""

@@ -65,6 +65,13 @@ ERROR_CODES: Final = frozenset(
 )  # fmt: skip
 """Every value of ``x`` in an ``err`` line, besides ``other``. None holds a client's or the broker's text."""
 
+AUDIT_CODES: Final = frozenset(
+    f"{action}{outcome}"
+    for action in ("reload", "stop", "close-session", "trace", "log-level", "fail-back", "login", "request")
+    for outcome in ("", "-refused", "-failed")
+)
+"""Every value of ``x`` in an ``audit`` line: an action, and what came of it if it was not done."""
+
 
 def error_code(error: StompError) -> str:
     """The code of an error: its message header in lower case with hyphens, if that is a known code.
@@ -257,6 +264,14 @@ class ErrorLine(Line, tag="err"):
     ip: str | None = None
 
 
+class AuditLine(Line, tag="audit"):
+    """Somebody asked the gateway for an action. ``x``: one of `AUDIT_CODES`. ``u``: the user of the admin listener."""
+
+    x: str
+    u: str | None = None
+    ip: str | None = None
+
+
 class HoldLine(SessionLine, tag="blk"):
     """A hold ended, and the gateway reads the client again. ``x``: which hold. ``l``: for how long.
 
@@ -289,7 +304,7 @@ class StatLine(DestinationLine, tag="stat"):
 
 AnyLine = (
     OpenLine | CloseLine | DropLine | ConnectLine | EndLine | UseLine | SubscribeLine | UnsubscribeLine | SendLine
-    | ConfirmLine | DeliveryLine | AckLine | NackLine | ErrorLine | HoldLine | StatLine
+    | ConfirmLine | DeliveryLine | AckLine | NackLine | ErrorLine | AuditLine | HoldLine | StatLine
 )  # fmt: skip
 """Every line that this version writes."""
 

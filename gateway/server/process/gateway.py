@@ -29,6 +29,7 @@ from gateway.server.lock_outs import LockOuts
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
 from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.process.audit import Audit
 from gateway.server.process.drain import drain_clients
 from gateway.server.process.listeners import ListenerChanges, Listeners
 from gateway.server.process.local_names import local_names
@@ -69,6 +70,7 @@ class Gateway:
         self._journal_timer: PeriodicTimer | None = None
         self.is_stopping = False
         self.journal = Journal(config, worker)
+        self.audit = Audit(self.journal.audit)
         self.started_at = self.journal.clock.time
         self.stats = GatewayStats(config.virtual_hosts)
         self.reloads = ReloadStats(self.started_at)

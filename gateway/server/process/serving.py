@@ -21,6 +21,8 @@ from gateway.server.process.reload import Reload, Reloadable
 from gateway.server.process.reloader import Configurable, Reloader
 from gateway.server.process.systemd_notify import SystemdNotifier
 
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
 # Seconds.
 _COLLECTION_INTERVAL: Final = 1.0
 
@@ -87,8 +89,7 @@ async def run(gateway: _Run, services: Sequence[Service[_Run]], file: str | None
     keep_freed()
     loop = asyncio.get_running_loop()
     stopping, hanging_up = asyncio.Event(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    stopped_by = _stop_on_signals(stopping)
     loop.add_signal_handler(signal.SIGHUP, hanging_up.set)
     loop.set_exception_handler(gateway.log_limits.unhandled)
     notifier = SystemdNotifier()
@@ -112,8 +113,9 @@ async def run(gateway: _Run, services: Sequence[Service[_Run]], file: str | None
         notifier.ready()
         await stopping.wait()
         # A second signal ends the process at once, and workers with it.
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _STOP_SIGNALS:
             loop.remove_signal_handler(number)
+        gateway.audit.write("stop", "done", signal=stopped_by[0])
         notifier.stopping(await gateway.begin_stop())
         await gateway.announce_stop()
     finally:
@@ -133,6 +135,19 @@ def collect_garbage(clients: Collection[object]) -> PeriodicTimer:
     garbage_collection = GarbageCollection(clients)
     garbage_collection.start()
     return PeriodicTimer(_COLLECTION_INTERVAL, garbage_collection.sweep)
+
+
+def _stop_on_signals(stopping: asyncio.Event) -> list[str]:
+    """Set the event at SIGTERM and SIGINT. The names of those that came are in the list."""
+    names: list[str] = []
+
+    def stop(number: signal.Signals) -> None:
+        names.append(number.name)
+        stopping.set()
+
+    for number in _STOP_SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    return names
 
 
 async def _reload_on(event: asyncio.Event, reloader: Reloader) -> None:
