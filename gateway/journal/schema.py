@@ -52,7 +52,8 @@ ERROR_CODES: Final = frozenset(
         "invalid-destination", "unknown-destination", "missing-header", "invalid-header", "invalid-id",
         "invalid-selector",
         "processing-error", "duplicated-subscription-identifier", "missing-destination-or-id", "no-subscription-found",
-        "subscription-not-found", "server-cancelled-subscription", "missing-transaction", "bad-transaction",
+        "subscription-not-found", "message-not-found", "server-cancelled-subscription", "missing-transaction",
+        "bad-transaction",
         "transaction-limit-exceeded", "transaction-too-large", "transaction-expired", "transaction-interrupted",
         "message-rejected", "unroutable-message", "heart-beat-timeout", "slow-consumer", "broker-timeout",
         "token-refused", "token-expired", "destination-denied", "closed-by-operator", "shutting-down",
@@ -78,7 +79,7 @@ def error_code(error: StompError) -> str:
 
     What a rule of the operator's denies looks like a refusal of the broker's to clients, but not here.
     """
-    if error.close is CloseReason.DESTINATION_DENIED:
+    if error.reason is CloseReason.DESTINATION_DENIED:
         return "destination-denied"
     code = error.message.lower().replace(" ", "-").replace("_", "-")
     return code if code in ERROR_CODES else OTHER

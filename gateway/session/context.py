@@ -321,7 +321,8 @@ class SessionContext:
     def fail_send(self, error: StompError, receipt: bytes | None) -> None:
         """Answer a SEND that goes wrong, as `on_send_error` wants it."""
         if self.keeps_after_send_error and error.close in _OF_A_SEND:
-            error = StompError(error.message, error.body)
+            reason, error = error.reason, StompError(error.message, error.body)
+            error.reason = reason
         if self.on_send_error == "log" and receipt is None and error.close is None and not self.strict:
             error.is_sent = False
             self.unlogged_errors.append(error)

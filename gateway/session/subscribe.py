@@ -168,19 +168,23 @@ def read_unsubscribe(headers: Mapping[bytes, bytes]) -> UnsubscribeRequest:
 
 
 def queue_to_delete(
-    subscribed: bytes,
+    subscription: Subscription,
     headers: Mapping[bytes, bytes],
     settings: VirtualHost,
     destinations: DestinationRules = NO_DESTINATION_RULES,
 ) -> str | None:
-    """The queue that a durable UNSUBSCRIBE deletes: only that of a topic, named by the UNSUBSCRIBE's own headers.
+    """The queue that a durable UNSUBSCRIBE deletes: only that of a topic.
+
+    The UNSUBSCRIBE's own headers name it, or it is the subscription's, as ``unsubscribe_deletes`` says.
 
     Raises:
         StompError: when a rule denies the client that queue.
     """
-    destination = destinations.for_subscribe(subscribed).destination
+    destination = destinations.for_subscribe(subscription.destination).destination
     if destination.kind is not DestinationKind.TOPIC or not is_durable(headers):
         return None
+    if settings.deletes_own_queue:
+        return subscription.queue
     if b"x-queue-name" in headers:
         destinations.check_queue(headers[b"x-queue-name"])
     return name_for_broker(b"x-queue-name", subscription_queue(destination, headers, b"", settings))
@@ -194,7 +198,9 @@ def _ack_mode(text: bytes | None) -> AckMode:
 
 
 def _prefetch(text: bytes | None, settings: VirtualHost) -> int:
-    number = settings.prefetch.default or 0 if text is None else read_integer(text)
+    number = None if text is None else read_integer(text)
+    if text is None or (number is None and settings.next_release):
+        number = settings.prefetch.default or 0
     if number is None or number < 0:
         raise error_frames.processing_error()
     most = settings.prefetch.max or 0
@@ -254,7 +260,7 @@ class SubscribeHandler:
         subscription = context.subscriptions.get(request.tag)
         if subscription is None:
             raise error_frames.no_subscription(request.description)
-        delete = queue_to_delete(subscription.destination, headers, context.settings, context.destination_rules)
+        delete = queue_to_delete(subscription, headers, context.settings, context.destination_rules)
         context.settle_if_writable()
         if context.observer is not None:
             context.observer.unsubscribed(subscription, "unsubscribe" if delete is None else "deleted")
@@ -384,9 +390,12 @@ class AckHandler:
         elif settlement.is_acceptable:
             context.subscriptions.settle(settlement)
         else:
+            error = error_frames.unknown_delivery_tag(settlement.number, context.settings)
+            if context.settings.next_release:
+                raise error
             # RECEIPT before ERROR, as with RabbitMQ's adapter, where the broker finds the mistake afterwards.
             context.send_receipt(frame)
-            context.fail(error_frames.unknown_delivery_tag(settlement.number, context.settings))
+            context.fail(error)
             return
         if frame.receipt is not None:
             context.send_receipt(frame)
