@@ -191,7 +191,7 @@ class Supervisor:
 
         async def tell() -> None:
             for worker in self.running:
-                with contextlib.suppress(WorkerGoneError):
+                with contextlib.suppress(WorkerError):
                     await worker.call("audit", code, user, host, within=_AUDIT_WITHIN)
                     return
 
