@@ -101,7 +101,7 @@ class TransactionHandler:
 
     def _check(self, settlement: Settlement) -> None:
         context = self._context
-        if not context.subscriptions.is_current(settlement.subscription):
+        if not context.subscriptions.may_settle(settlement.subscription):
             raise error_frames.message_without_subscription(settlement.ack_id)
         if not settlement.is_acceptable:
             raise error_frames.unknown_delivery_tag(settlement.number, context.settings)
@@ -126,13 +126,14 @@ class TransactionHandler:
             context.fail(error_frames.commit_rejected(), receipt)
             return
         for settlement in transaction.settlements:
-            if not subscriptions.is_current(settlement.subscription):
+            if not subscriptions.may_settle(settlement.subscription):
                 # The broker cancelled it while the confirms were on their way.
                 context.fail(error_frames.message_without_subscription(settlement.ack_id), receipt)
                 return
         for settlement in transaction.settlements:
             subscriptions.settle(settlement)
         context.send_receipt(frame)
+        context.end_settled()
 
 
 def _contradiction(settlements: Iterable[Settlement]) -> Settlement | None:

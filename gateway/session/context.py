@@ -189,6 +189,11 @@ class SessionContext:
         if self.client_writable:
             self.subscriptions.settle_auto_acks()
 
+    def end_settled(self) -> None:
+        """End a subscription for good that the client has left, if it has settled now what that had delivered."""
+        if not self.pending.asked and (subscription := self.subscriptions.take_settled()) is not None:
+            self.ask(ops.Unsubscribe(subscription, None), None)
+
     # Operations.
 
     @property

@@ -264,6 +264,10 @@ class SubscribeHandler:
         context.settle_if_writable()
         if context.observer is not None:
             context.observer.unsubscribed(subscription, "unsubscribe" if delete is None else "deleted")
+        if delete is None and context.settings.next_release and context.subscriptions.may_leave(subscription):
+            context.subscriptions.leave(subscription)
+            context.ask(ops.Unsubscribe(subscription, None, subscription.ledger.last_tag), frame)
+            return
         context.subscriptions.remove(subscription)
         context.ask(ops.Unsubscribe(subscription, delete), frame)
 
@@ -284,7 +288,12 @@ class SubscribeHandler:
 
     def unsubscribed(self, event: ops.Unsubscribed) -> None:
         """The consumer is gone."""
-        self._context.send_receipt(self._context.operation_done())
+        context, operation = self._context, self._context.operation
+        if isinstance(operation, ops.Unsubscribe) and operation.keeps_up_to is not None:
+            operation.subscription.ledger.give_back_after(operation.keeps_up_to)
+            context.subscriptions.note_settled(operation.subscription)
+        context.send_receipt(context.operation_done())
+        context.end_settled()
 
     def cancelled(self, event: ops.ConsumerCancelled) -> None:
         """The broker has cancelled a consumer, for example because its queue was deleted."""
@@ -389,6 +398,7 @@ class AckHandler:
             context.transactions.enlist(transaction, size_of(frame)).settlements.append(settlement)
         elif settlement.is_acceptable:
             context.subscriptions.settle(settlement)
+            context.end_settled()
         else:
             error = error_frames.unknown_delivery_tag(settlement.number, context.settings)
             if context.settings.next_release:
@@ -415,12 +425,12 @@ class AckHandler:
         tag, session, digits = parts
         if not digits.isdigit() or len(digits) > _LONGEST_NUMBER:
             raise error_frames.processing_error()
-        subscription = context.subscriptions.get(tag)
+        number = int(digits)
+        subscription = context.subscriptions.find(tag, number)
         if subscription is None or session != context.identity:
             raise error_frames.message_without_subscription(ack_id)
         if requeue is not None and subscription.is_stream and not context.queue_rules.streams_take_nack:
             raise error_frames.stream_takes_nothing_back(subscription.destination)
-        number = int(digits)
         if 0 < number <= subscription.first_base:
             # Delivered to an earlier subscription with the same id. No message has the number 0.
             raise error_frames.message_without_subscription(ack_id)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import poll
 from tests.support.deadline import within
 from tests.support.gateway import gateway_here, parsed
 from tests.support.stomp_client import StompClient
@@ -65,6 +68,13 @@ async def test_the_names_and_texts_of_the_plugins_next_version(broker_url: str, 
             await client.ask("ACK", id=first["ack"])
             client.write("ACK", id=first["ack"], receipt="r")
             await client.expect("ERROR", b"unknown delivery tag 1\n", message="Message not found", receipt_id="r")
+            # What it has not settled when it unsubscribes is still its own.
+            await client.ask("SEND", b"3", destination=f"/amq/queue/{queue}")
+            third = await client.receive()
+            await client.ask("UNSUBSCRIBE", id="1")
+            assert await amqp.count(queue) == 0
+            await client.ask("NACK", id=third["ack"])
+            assert await poll(partial(amqp.count, queue), lambda count: count == 2) == 2
             client.write("SEND", destination=f"/amq/queue/{queue}", user_id="boss")
             await client.expect("ERROR", message="access_refused")
             await client.closed()

@@ -115,6 +115,67 @@ def test_unsubscribe_deletes_the_queue_of_its_subscription_whatever_its_headers_
     assert play.asked() == ops.Unsubscribe(subscription, "mine")
 
 
+def test_what_an_ended_subscription_has_delivered_may_still_be_settled(play: Playbook) -> None:
+    subscription = play.subscribe("1", "/queue/q", "ack:client-individual")
+    for tag in (1, 2, 3):
+        deliver(subscription, tag)
+    play.said()
+    play.client("UNSUBSCRIBE", "id:1", "receipt:u")
+    assert play.asked() == ops.Unsubscribe(subscription, None, 3)
+    # It was on its way.
+    deliver(subscription, 4)
+    play.broker(ops.Unsubscribed())
+    assert play.said() == ["RECEIPT u"]
+    assert play.settled() == ["nack 4 requeue"]
+    play.client("ACK", f"id:{ack_id(subscription, 1)}", "receipt:a")
+    play.client("BEGIN", "transaction:t")
+    play.client("NACK", f"id:{ack_id(subscription, 2)}", "transaction:t")
+    play.client("COMMIT", "transaction:t", "receipt:c")
+    assert play.said() == ["RECEIPT a", "RECEIPT c"]
+    assert play.settled() == ["ack 1 multiple", "nack 2 requeue"]
+    # Another one of this name does not have its messages.
+    again = play.subscribe("1", "/queue/q", "ack:client-individual")
+    deliver(again, 1)
+    play.said()
+    play.client("ACK", f"id:{ack_id(again, 1)}")
+    assert play.settled() == ["ack 1 multiple"]
+    play.client("ACK", f"id:{ack_id(subscription, 4)}")
+    assert play.said() == ["ERROR Message not found: unknown delivery tag 4"]
+    # With the last one it ends for good.
+    assert play.asked() is None
+    play.client("ACK", f"id:{ack_id(subscription, 3)}")
+    assert play.settled() == ["ack 3 multiple"]
+    assert play.asked() == ops.Unsubscribe(subscription, None)
+    play.broker(ops.Unsubscribed())
+    play.client("ACK", f"id:{ack_id(subscription, 3)}")
+    assert "Subscription not found" in play.said()[0]
+
+
+def test_few_ended_subscriptions_have_something_to_settle(play: Playbook) -> None:
+    for number in range(17):
+        subscription = play.subscribe(str(number), "/queue/q", "ack:client")
+        deliver(subscription, 1)
+        play.said()
+        play.client("UNSUBSCRIBE", f"id:{number}")
+        assert play.asked() == ops.Unsubscribe(subscription, None, 1 if number < 16 else None)
+        play.broker(ops.Unsubscribed())
+
+
+def test_a_link_that_is_lost_takes_what_an_ended_subscription_has_delivered(play: Playbook) -> None:
+    subscription = play.subscribe("1", "/queue/q", "ack:client")
+    deliver(subscription, 1)
+    delivered = ack_id(subscription, 1)
+    play.client("UNSUBSCRIBE", "id:1")
+    play.asked()
+    play.broker(ops.Unsubscribed())
+    play.said()
+    play.broker(ops.LinkLost(320, "CONNECTION_FORCED - gone", (subscription,)))
+    play.go_on()
+    play.client("ACK", f"id:{delivered}", "receipt:r")
+    assert play.said() == ["RECEIPT r"]
+    assert play.settled() == []
+
+
 def test_a_forged_user_id_is_refused_access(play: Playbook) -> None:
     text = "PRECONDITION_FAILED - user_id property set to 'boss' but authenticated user was 'guest'"
     play.broker(ops.ChannelClosed(406, text, True))
