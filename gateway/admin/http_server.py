@@ -378,9 +378,11 @@ class AdminHttpServer:
 
 
 def _error_of(response: web.StreamResponse) -> str | None:
-    """The text of an `error_answer`."""
-    text = response.text if isinstance(response, web.Response) else None
-    return None if text is None else str(json.loads(text)["error"])
+    """The text of an `error_answer`; None for any other, as that to a probe with a wrong passcode."""
+    if not isinstance(response, web.Response) or response.content_type != "application/json":
+        return None
+    error = json.loads(response.text or "{}").get("error")
+    return error if isinstance(error, str) else None
 
 
 def _asked_for_user() -> web.Response:

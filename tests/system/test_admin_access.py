@@ -107,6 +107,10 @@ async def test_wrong_credentials_are_refused(guarded: GatewayProcess, tls: ssl.S
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 async def test_probes_need_no_user(guarded: GatewayProcess, tls: ssl.SSLContext, path: str) -> None:
     assert (await AdminClient(guarded.admin, tls=tls).ask(path)).status == 200
+    # A wrong one does not stop them, and is noted where it is looked at.
+    before = len(guarded.logged("login"))
+    assert (await AdminClient(guarded.admin, ("other", "wrong"), tls).ask(path)).status == 200
+    assert [line["asked"] for line in guarded.logged("login")[before:]] in ([], [f"GET {path}"])
 
 
 async def test_a_user_closes_sessions(guarded: GatewayProcess, tls: ssl.SSLContext) -> None:
