@@ -107,6 +107,10 @@ class Access:
         """Whether requests need no user."""
         return not (self._users or self._hashed)
 
+    def has_user(self, login: str) -> bool:
+        """Whether there is a user of this name, whatever its passcode."""
+        return any(user.login == login for user in (*self._users.values(), *self._hashed))
+
     async def user(self, login: str, passcode: str) -> AdminUser:
         """The user with this login and passcode. Takes the same time whichever of the two is wrong.
 

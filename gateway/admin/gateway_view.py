@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gateway.admin.listing import Query
     from gateway.server.client.connection import ClientConnection
     from gateway.server.client.trace import TracePart, TraceTarget
+    from gateway.server.process.audit import Audit
     from gateway.server.process.gateway import Gateway
     from gateway.server.process.readiness import Readiness
     from gateway.server.process.served import Served
@@ -40,6 +41,10 @@ class View(Protocol):
     @property
     def gateway(self) -> Served:
         """What is shown."""
+
+    @property
+    def audit(self) -> Audit:
+        """Where actions of operators are noted."""
 
     async def readiness(self) -> Readiness:
         """Whether clients can be served, and why not."""
@@ -99,6 +104,11 @@ class GatewayView:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self._metrics = Metrics(gateway)
+
+    @property
+    def audit(self) -> Audit:
+        """See `View`."""
+        return self.gateway.audit
 
     async def readiness(self) -> Readiness:
         """See `View`."""

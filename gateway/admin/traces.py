@@ -11,7 +11,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -45,10 +45,11 @@ _WITHIN: Final = 2.0
 
 
 class TraceStreams:
-    """The traces that operators read now."""
+    """The traces that operators read now; ``begun`` is called for the request of each when it has begun."""
 
-    def __init__(self, view: View, timeouts: HttpTimeouts) -> None:
+    def __init__(self, view: View, timeouts: HttpTimeouts, begun: Callable[[web.Request], None]) -> None:
         self._view = view
+        self._begun = begun
         self._timeouts = timeouts
         self._count = 0
         self.is_stopping = False
@@ -77,6 +78,7 @@ class TraceStreams:
                 raise web.HTTPNotFound
             self._timeouts.response_takes(request.transport, seconds + _MARGIN)
             log.info("trace started", target=str(target), seconds=seconds, clients=clients, asked_by=operator)
+            self._begun(request)
             started = {"event": "trace started", "target": str(target), "clients": clients, "until": _moment(seconds)}
             return await self._stream(request, name, started)
         finally:

@@ -41,6 +41,7 @@ from gateway.server.stats import LoopLag
 if TYPE_CHECKING:
     from gateway.admin.listing import Listing, Query
     from gateway.server.client.trace import TracePart, TraceTarget
+    from gateway.server.process.audit import Audit
     from gateway.server.process.supervisor import Supervisor
 
 log = structlog.get_logger("gateway.admin")
@@ -142,6 +143,11 @@ class WorkersView:
         """No worker that answered has a session. Raises `WorkerGoneError` if there are others."""
         if self._missing(answers):
             raise WorkerGoneError("A worker does not answer, which may have this session. Try again.")
+
+    @property
+    def audit(self) -> Audit:
+        """See `View`."""
+        return self.gateway.audit
 
     async def readiness(self) -> Readiness:
         """See `View`. The first workers that reach everything are enough."""

@@ -59,6 +59,7 @@ events:
   send, conf    a SEND, and the broker's answer to it (journal level message)
   dlv, ack, nack
                 a delivery, and the client's answers (journal level message)
+  audit         an operator asked the gateway for something
   drop          events that were not written
   bad           lines that cannot be read
 """ + exit_codes("done", "the directory cannot be read")

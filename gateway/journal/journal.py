@@ -217,6 +217,10 @@ class Journal:
         found = self._by_host.get(name or PASS_THROUGH)
         return None if found is None else found[1]
 
+    def _of_default(self) -> VirtualHostJournal | None:
+        virtual_host = self._config.virtual_host(None)
+        return self._of(None if virtual_host is None else virtual_host.name)
+
     def recorder(self, session: Session, connected: int, host: str, *, tls: bool) -> Recorder | None:
         """Begin to journal a session that has logged in; None if its virtual host has no journal.
 
@@ -230,12 +234,23 @@ class Journal:
 
     def refused(self, error: StompError, host: str) -> None:
         """Write an ERROR to a client that has not logged in, by its address, to the default virtual host's journal."""
-        virtual_host = self._config.virtual_host(None)
-        journal = self._of(None if virtual_host is None else virtual_host.name)
+        journal = self._of_default()
         if journal is not None:
             self.clock.tick()
             line = schema.ErrorLine(self.clock.time, 0, schema.error_code(error), ip=peer_name(host, journal.peers))
             journal.writer.put(line)
+
+    def audit(self, code: str, user: str | None, host: str | None) -> None:
+        """Write what somebody asked for to the default virtual host's journal, or else to the first that there is.
+
+        ``host`` is the address that it came from; None if it was a signal.
+        """
+        journal = self._of_default() or next((journal for _, journal in self._by_host.values()), None)
+        if journal is not None:
+            self.clock.tick()
+            name = None if user is None else journal.users.name(user.encode(errors="replace"))
+            ip = None if host is None else peer_name(host, journal.peers)
+            journal.writer.put(schema.AuditLine(self.clock.time, 0, code, name, ip))
 
     def flush(self) -> None:
         """Write what has collected. Called a few times a second."""

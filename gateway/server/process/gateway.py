@@ -27,6 +27,7 @@ from gateway.server.fault_boundary import all_done, guarded
 from gateway.server.listen.address_checks import LockOuts
 from gateway.server.listen.listening_sockets import Bind
 from gateway.server.paced_work import PacedWork, PeriodicTimer
+from gateway.server.process.audit import Audit
 from gateway.server.process.listeners import ListenerChanges, Listeners
 from gateway.server.process.logs import LogLevel
 from gateway.server.process.memory import MemoryTrim, find_trim
@@ -65,6 +66,7 @@ class Gateway(Served):
         self._tasks: set[asyncio.Task[None]] = set()
         self._deadline_timer: PeriodicTimer | None = None
         self._journal_timer: PeriodicTimer | None = None
+        self.audit = Audit(self.journal.audit)
         self.stats = GatewayStats(config.virtual_hosts)
         self.lag = LoopLag(_CHECK_INTERVAL)
         paced = PacedWork()

@@ -150,14 +150,17 @@ class Reloader:
         )
         return Reload(changes, restart)
 
-    async def reload_logged(self, asked_by: str) -> None:
-        """The same for somebody who looks only at the log."""
+    async def reload_logged(self, signal_name: str) -> None:
+        """The same for a signal: whoever sent it looks only at the log."""
+        reason: str | None = None
         try:
-            await self.reload(asked_by)
-        except (ConfigError, StoppingError):
-            pass  # already in the log, or about to be of no interest
+            await self.reload(signal_name)
+        except (ConfigError, StoppingError) as error:
+            reason = str(error)
         except Exception as error:
             log.error("internal error", exc_info=error)
+            reason = "a fault of the gateway"
+        self._gateway.audit.write("reload", "failed" if reason else "done", signal=signal_name, reason=reason)
 
 
 def _sentence(text: str) -> str:

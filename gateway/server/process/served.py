@@ -18,6 +18,7 @@ from gateway.server.stats import AdminLoginStats, ReloadStats
 from gateway.server.tls_contexts import TlsContexts
 
 if TYPE_CHECKING:
+    from gateway.server.process.audit import Audit
     from gateway.server.process.listeners import ListenerChanges
 
 InUse = dict[str, str]
@@ -50,6 +51,7 @@ class Served(ABC):
         self.tls_contexts = TlsContexts()
         self.log_limits = LogLimits(config.logging, asyncio.get_running_loop().time)
         self.log_level = log_level
+        self.audit: Audit
         # Reads the configuration again, for whom it names; None if it came from no file.
         self.reload: Callable[[str], Awaitable[Reload]] | None = None
         self.clients: Collection[object] = ()

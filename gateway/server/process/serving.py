@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from gateway.config.model import GatewayConfig
 from gateway.errors import GatewayError
@@ -18,6 +18,8 @@ from gateway.server.process.memory import collect_garbage, keep_freed
 from gateway.server.process.reload import Reloader
 from gateway.server.process.served import Served, Service
 from gateway.server.process.systemd_notify import SystemdNotifier
+
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 _Run = TypeVar("_Run", bound=Served)
 
@@ -39,8 +41,7 @@ async def run(gateway: _Run, services: Sequence[Service[_Run]], file: str | None
     keep_freed()
     loop = asyncio.get_running_loop()
     stopping, hanging_up = asyncio.Event(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    stopped_by = _stop_on_signals(stopping)
     loop.add_signal_handler(signal.SIGHUP, hanging_up.set)
     loop.set_exception_handler(gateway.log_limits.unhandled)
     notifier = SystemdNotifier()
@@ -64,8 +65,9 @@ async def run(gateway: _Run, services: Sequence[Service[_Run]], file: str | None
         notifier.ready()
         await stopping.wait()
         # A second signal ends the process at once, and workers with it.
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _STOP_SIGNALS:
             loop.remove_signal_handler(number)
+        gateway.audit.write("stop", "done", signal=stopped_by[0])
         notifier.stopping(await gateway.begin_stop())
         await gateway.announce_stop()
     finally:
@@ -76,6 +78,19 @@ async def run(gateway: _Run, services: Sequence[Service[_Run]], file: str | None
         for service in services:
             await service.stop()
         notifier.close()
+
+
+def _stop_on_signals(stopping: asyncio.Event) -> list[str]:
+    """Set the event at SIGTERM and SIGINT. The names of those that came are in the list."""
+    names: list[str] = []
+
+    def stop(number: signal.Signals) -> None:
+        names.append(number.name)
+        stopping.set()
+
+    for number in _STOP_SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    return names
 
 
 async def _reload_on(event: asyncio.Event, reloader: Reloader) -> None:

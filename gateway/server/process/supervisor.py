@@ -20,6 +20,7 @@ from gateway.config.model import GatewayConfig
 from gateway.errors import GatewayError
 from gateway.journal.writer import Clock
 from gateway.server.paced_work import PeriodicTimer
+from gateway.server.process.audit import Audit
 from gateway.server.process.listeners import ListenerChanges, refuse_moves
 from gateway.server.process.logs import LogLevel
 from gateway.server.process.served import InUse, Served, Service
@@ -34,8 +35,9 @@ log = structlog.get_logger("gateway.workers")
 # Seconds beyond a worker's own time for its drain, after which it is killed.
 _RESERVE: Final = 5.0
 
-# Seconds.
+# Seconds: between two looks at the workers, and that one may take to journal an action of an operator.
 _WATCH_INTERVAL: Final = 1.0
+_AUDIT_WITHIN: Final = 10.0
 
 
 class Supervisor(Served):
@@ -45,6 +47,8 @@ class Supervisor(Served):
         self._clock = Clock()
         super().__init__(config, self._clock, LogLevel(config.logging, tell=self._tell_level))
         self._telling: asyncio.Task[object] | None = None
+        self.audit = Audit(self._journal_audit)
+        self._auditing: set[asyncio.Task[None]] = set()
         self.workers: list[WorkerProcess] = []
         self.deaths = 0
         self._sockets: list[SocketSet] = []
@@ -160,6 +164,19 @@ class Supervisor(Served):
     def _tell_level(self, level: str | None) -> None:
         # One that starts meanwhile asks for itself.
         self._telling = asyncio.create_task(ask(self.running, "log_level", level), name="log level of workers")
+
+    def _journal_audit(self, code: str, user: str | None, host: str | None) -> None:
+        """Let the first worker that can write it, since workers have the journals."""
+
+        async def tell() -> None:
+            for worker in self.running:
+                with contextlib.suppress(WorkerError):
+                    await worker.call("audit", code, user, host, within=_AUDIT_WITHIN)
+                    return
+
+        task = asyncio.create_task(tell(), name="audit")
+        self._auditing.add(task)
+        task.add_done_callback(self._auditing.discard)
 
     async def look_at_certificates(self) -> list[Path]:
         """Read certificates that have changed; their files."""

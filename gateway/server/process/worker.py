@@ -61,6 +61,7 @@ class Worker:
             "apply": self._apply,
             "certificates": self._certificates,
             "log_level": self._log_level,
+            "audit": self._audit,
         }
 
     async def run(self, channel: socket.socket) -> None:
@@ -125,6 +126,9 @@ class Worker:
 
     async def _log_level(self, level: str | None) -> None:
         self._running.log_level.use(level)
+
+    async def _audit(self, code: str, user: str | None, host: str | None) -> None:
+        self._running.journal.audit(code, user, host)
 
     @property
     def _running(self) -> Gateway:
