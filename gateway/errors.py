@@ -226,7 +226,8 @@ class RefusedLogin:
 class StompError(GatewayError):
     """A frame that cannot be carried out, with the headers and the body of the ERROR frame that answers it.
 
-    ``close`` is why the session ends with it, None when the connection stays open. ``subscription`` is the value of the
+    ``close`` is why the session ends with it, None when the connection stays open. ``reason`` is the same, also of an
+    error that would have ended a session which goes on. ``subscription`` is the value of the
     ERROR's subscription header, if it has one. ``refused_login`` is set if the frame is a CONNECT with a login.
     """
 
@@ -239,6 +240,6 @@ class StompError(GatewayError):
     ) -> None:
         self.message = message
         self.body = body.encode() if isinstance(body, str) else body
-        self.close = close
+        self.close = self.reason = close
         self.subscription = subscription
         super().__init__(message)

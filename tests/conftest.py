@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from deploy.local.broker import Broker, running
 from deploy.local.given import GivenBroker
-from gateway.parity import AmqpBroker, BrokerRefusalError
+from gateway.parity.amqp_broker import AmqpBroker, BrokerRefusalError
 from tests.support.brokers import until_queue_gone
 from tests.support.browser import CHROMIUM, Browser
 from tests.support.chaos import ChaosProxy, chaos

@@ -18,7 +18,7 @@ from gateway.server.broker.broker_errors import ACCESS_REFUSED, UpstreamError
 from gateway.server.broker.connector import Credentials
 from gateway.server.client.failed_logins import FailedLogins, TooManyFailedLoginsError
 from gateway.server.listen.accepted_connection import Peer
-from gateway.server.lock_outs import LockOuts
+from gateway.server.listen.address_checks import LockOuts
 from gateway.server.stats import AdminLoginStats
 
 _SCHEME: Final = "basic "
@@ -106,6 +106,10 @@ class Access:
     def is_open(self) -> bool:
         """Whether requests need no user."""
         return not (self._users or self._hashed)
+
+    def has_user(self, login: str) -> bool:
+        """Whether there is a user of this name, whatever its passcode."""
+        return any(user.login == login for user in (*self._users.values(), *self._hashed))
 
     async def user(self, login: str, passcode: str) -> AdminUser:
         """The user with this login and passcode. Takes the same time whichever of the two is wrong.

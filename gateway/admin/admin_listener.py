@@ -14,22 +14,21 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from gateway import commit
-from gateway.config.listener_settings import AdminSettings, Listener, ListenerTls
+from gateway.config.addresses import ListenAddress, SocketAddress, UnixAddress
+from gateway.config.listener_settings import AdminSettings, Listener
 from gateway.config.model import GatewayConfig
-from gateway.config.scalars import SocketAddress
-from gateway.config.unix_address import ListenAddress, UnixAddress
+from gateway.config.tls_settings import ListenerTls
 from gateway.errors import ListenError
 from gateway.server.descriptors import admin_connections
 from gateway.server.listen.listener import OpenListener
 from gateway.server.process.reload import KEPT_UNTIL_RESTART
+from gateway.server.process.served import Served, Service
 from gateway.server.tls_contexts import TlsContexts
 
 if TYPE_CHECKING:
     from gateway.admin.access import Guesses
     from gateway.admin.gateway_view import View
     from gateway.admin.http_server import AdminHttpServer
-    from gateway.server.process.gateway import Gateway
-    from gateway.server.process.supervisor import Supervisor
 
 log = structlog.get_logger("gateway.admin")
 
@@ -38,7 +37,14 @@ _HANDSHAKE_TIMEOUT: Final = 10.0
 _BACKLOG: Final = 100
 
 
-class AdminListener:
+async def view_of(gateway: Any) -> View:  # noqa: ANN401 - a `Gateway`
+    """What there is to show of a gateway. The metrics' library is loaded in a thread, so that clients are served."""
+    module = await asyncio.to_thread(import_module, "gateway.admin.gateway_view")
+    view: View = module.GatewayView(gateway)
+    return view
+
+
+class AdminListener(Service[Served]):
     """Listens while its gateway runs, unless the configuration switches it off.
 
     ``make_view`` makes what it shows, from what it is started with (default: of one gateway).
@@ -54,7 +60,7 @@ class AdminListener:
         self._guesses: Guesses | None = None
         self._contexts: TlsContexts | None = None
 
-    async def start(self, gateway: Gateway | Supervisor) -> None:
+    async def start(self, gateway: Served) -> None:
         """Listen.
 
         Raises:
@@ -69,11 +75,10 @@ class AdminListener:
         await asyncio.to_thread(commit)  # for the API
         access = await asyncio.to_thread(import_module, "gateway.admin.access")
         module = await asyncio.to_thread(import_module, "gateway.admin.http_server")
-        views = await asyncio.to_thread(import_module, "gateway.admin.gateway_view")
-        make_view: Callable[[Any], View] = self._make_view or views.GatewayView
         clock = asyncio.get_running_loop().time
         guesses: Guesses = access.Guesses(gateway.config.failed_logins, clock, gateway.admin_logins)
-        http: AdminHttpServer = module.AdminHttpServer(make_view(gateway), self._settings, guesses)
+        view = await view_of(gateway) if self._make_view is None else self._make_view(gateway)
+        http: AdminHttpServer = module.AdminHttpServer(view, self._settings, guesses)
         self._guesses = guesses
         settings = self._listener_settings(address, self._settings)
         listener = OpenListener(settings, http.connection, gateway.tls_contexts, lock_outs=guesses.lock_outs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,23 +15,22 @@ from gateway.admin.overview import (
     VIRTUAL_HOSTS,
     DestinationRow,
     destinations,
-    fail_back,
     overview,
     virtual_hosts,
 )
 from gateway.admin.sessions import SESSIONS, detail
+from gateway.server.broker.broker_errors import LinkDownError
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from gateway.admin.listing import Query
-    from gateway.config.model import GatewayConfig
     from gateway.server.client.connection import ClientConnection
     from gateway.server.client.trace import TracePart, TraceTarget
+    from gateway.server.process.audit import Audit
     from gateway.server.process.gateway import Gateway
-    from gateway.server.process.log_level import LogLevel
     from gateway.server.process.readiness import Readiness
-    from gateway.server.process.reload import Reload
+    from gateway.server.process.served import Served
 
 log = structlog.get_logger("gateway.admin")
 
@@ -41,16 +39,12 @@ class View(Protocol):
     """The answers of the admin listener, without HTTP."""
 
     @property
-    def reload(self) -> Callable[[str], Awaitable[Reload]] | None:
-        """Reads the configuration again, for whom it names; None if it came from no file."""
+    def gateway(self) -> Served:
+        """What is shown."""
 
     @property
-    def config(self) -> GatewayConfig:
-        """The configuration in use."""
-
-    @property
-    def log_level(self) -> LogLevel:
-        """The level of log lines."""
+    def audit(self) -> Audit:
+        """Where actions of operators are noted."""
 
     async def readiness(self) -> Readiness:
         """Whether clients can be served, and why not."""
@@ -108,39 +102,29 @@ class GatewayView:
     """The answers of one gateway in this process."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+        self.gateway = gateway
         self._metrics = Metrics(gateway)
 
     @property
-    def reload(self) -> Callable[[str], Awaitable[Reload]] | None:
+    def audit(self) -> Audit:
         """See `View`."""
-        return self._gateway.reload
-
-    @property
-    def config(self) -> GatewayConfig:
-        """See `View`."""
-        return self._gateway.config
-
-    @property
-    def log_level(self) -> LogLevel:
-        """See `View`."""
-        return self._gateway.log_level
+        return self.gateway.audit
 
     async def readiness(self) -> Readiness:
         """See `View`."""
-        return await self._gateway.readiness()
+        return await self.gateway.readiness()
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:
         """See `View`."""
-        return await self._metrics.answer(accept, await self._gateway.readiness())
+        return await self._metrics.answer(accept, await self.gateway.readiness())
 
     async def overview(self) -> dict[str, Any]:
         """See `View`."""
-        return await overview(self._gateway, await self._gateway.readiness())
+        return await overview(self.gateway, await self.gateway.readiness())
 
     async def sessions(self, query: Query) -> dict[str, Any]:
         """See `View`."""
-        return SESSIONS.page(self._gateway.clients, query)
+        return SESSIONS.page(self.gateway.clients, query)
 
     async def session(self, identity: str) -> dict[str, Any] | None:
         """See `View`."""
@@ -161,19 +145,19 @@ class GatewayView:
 
     def _client(self, identity: str) -> ClientConnection | None:
         wanted = identity.encode(errors="replace")
-        return next((client for client in self._gateway.clients if client.session.identity == wanted), None)
+        return next((client for client in self.gateway.clients if client.session.identity == wanted), None)
 
     async def trace_begin(self, name: str, target: TraceTarget, seconds: float) -> int:
         """See `View`."""
-        return self._gateway.traces.begin(name, target, seconds, tuple(self._gateway.clients))
+        return self.gateway.traces.begin(name, target, seconds, tuple(self.gateway.clients))
 
     async def trace_take(self, name: str) -> TracePart:
         """See `View`."""
-        return self._gateway.traces.take(name)
+        return self.gateway.traces.take(name)
 
     async def trace_end(self, name: str) -> None:
         """See `View`."""
-        self._gateway.traces.end(name)
+        self.gateway.traces.end(name)
 
     async def destinations(self, query: Query) -> dict[str, Any]:
         """See `View`."""
@@ -181,23 +165,31 @@ class GatewayView:
 
     async def destination_rows(self) -> list[DestinationRow]:
         """All destinations."""
-        return await destinations(self._gateway)
+        return await destinations(self.gateway)
 
     async def links(self, query: Query) -> dict[str, Any]:
         """See `View`."""
-        return LINKS.page(self._gateway.pool.links, query)
+        return LINKS.page(self.gateway.pool.links, query)
 
     async def fail_back(self, virtual_host: str | None) -> list[dict[str, Any]]:
         """See `View`."""
-        return await fail_back(self._gateway, virtual_host)
+        items = []
+        for settings in self.gateway.config.resolved_virtual_hosts():
+            if virtual_host in (None, settings.name):
+                try:
+                    draining, reason = await self.gateway.pool.fail_back(settings), None
+                except LinkDownError as down:
+                    draining, reason = 0, down.detail
+                items.append({"virtual_host": settings.name, "draining": draining, "reason": reason})
+        return items
 
     async def virtual_hosts(self, query: Query) -> dict[str, Any]:
         """See `View`."""
-        return VIRTUAL_HOSTS.page(await virtual_hosts(self._gateway, await self._gateway.readiness()), query)
+        return VIRTUAL_HOSTS.page(await virtual_hosts(self.gateway, await self.gateway.readiness()), query)
 
     async def report(self) -> WorkerReport:
         """What the supervisor of several workers adds up."""
-        gateway = self._gateway
+        gateway = self.gateway
         readiness = await gateway.readiness()
         latencies: Counter[int] = Counter()
         for host in gateway.stats.hosts.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import json
 import logging
 import re
 from collections.abc import Awaitable, Callable
@@ -16,28 +17,29 @@ import structlog
 from aiohttp import web
 
 from gateway.admin.access import Access, Guesses, WrongPasscodeError, credentials, may
-from gateway.admin.http_answers import (
+from gateway.admin.http_exchange import (
     HEADERS,
     OTHER_PAGE,
+    HttpTimeouts,
     TimeLimit,
+    check_parameters,
     error_answer,
     is_own_page,
     json_answer,
-    no_query,
     peer_of,
     seconds_of,
 )
-from gateway.admin.http_timeouts import HttpTimeouts
 from gateway.admin.listing import QueryError
 from gateway.admin.overview import DESTINATIONS, LINKS, VIRTUAL_HOSTS
 from gateway.admin.sessions import SESSIONS
-from gateway.admin.trace_stream import TraceStreams
+from gateway.admin.traces import TraceStreams
 from gateway.config.effective import effective
 from gateway.errors import ConfigError
 from gateway.server.client.failed_logins import TooManyFailedLoginsError
+from gateway.server.client_address import network_of
 from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.log_limits import LogRateLimiter
-from gateway.server.process.log_level import CONFIGURED, LEVELS
+from gateway.server.process.logs import CONFIGURED, LEVELS
 from gateway.server.process.readiness import MOST_WORKERS_DIE
 from gateway.server.process.reload import StoppingError
 from gateway.server.process.worker_channel import WorkerGoneError
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from gateway.admin.gateway_view import View
     from gateway.config.broker_user import AdminUser
     from gateway.config.listener_settings import AdminSettings
+    from gateway.server.process.audit import Outcome
 
 log = structlog.get_logger("gateway.admin")
 
@@ -80,6 +83,14 @@ _PUBLIC_REASONS: Final = frozenset(("draining", "no listener is open", "no worke
 # Where a request keeps the user who sent it.
 _USER: Final = "user"
 
+# And that it had wrong credentials.
+_FAILED_LOGIN: Final = "failed login"
+
+# HTTP statuses from which on nothing was done, and those by which somebody may not. Characters of a request in the log.
+_ERROR: Final = 400
+_REFUSED: Final = frozenset((401, 403, 429))
+_MAX_ASKED: Final = 300
+
 _ERROR_TEXTS: Final = {
     404: "There is no such thing here. A session may have ended.",
     405: "This cannot be done here.",
@@ -99,6 +110,7 @@ class AdminHttpServer:
         page = files("gateway.admin").joinpath("page.html").read_text("utf-8")
         self._page, self._page_policy = page.encode(), _page_policy(page)
         application = web.Application(middlewares=[self._respond])
+        # A route with a name changes something, or shows what clients say: it is audited under this name.
         application.add_routes(
             [
                 web.get("/", self._get_page),
@@ -108,15 +120,15 @@ class AdminHttpServer:
                 web.get("/api/overview", self._get_overview),
                 web.get("/api/sessions", self._get_sessions),
                 web.get("/api/sessions/{id}", self._get_session),
-                web.delete("/api/sessions/{id}", self._delete_session),
-                web.post("/api/reload", self._post_reload),
-                web.post("/api/trace", self._post_trace),
+                web.delete("/api/sessions/{id}", self._delete_session, name="close-session"),
+                web.post("/api/reload", self._post_reload, name="reload"),
+                web.post("/api/trace", self._post_trace, name="trace"),
                 web.get("/api/config", self._get_config),
                 web.get("/api/log-level", self._get_log_level),
-                web.post("/api/log-level", self._post_log_level),
+                web.post("/api/log-level", self._post_log_level, name="log-level"),
                 web.get("/api/destinations", self._get_destinations),
                 web.get("/api/links", self._get_links),
-                web.post("/api/links/fail-back", self._post_fail_back),
+                web.post("/api/links/fail-back", self._post_fail_back, name="fail-back"),
                 web.get("/api/virtual-hosts", self._get_virtual_hosts),
             ]
         )
@@ -131,7 +143,7 @@ class AdminHttpServer:
             max_field_size=_MAX_LINE,
         )
         self._timeouts = HttpTimeouts(self._protocol)
-        self._traces = TraceStreams(view, self._timeouts)
+        self._traces = TraceStreams(view, self._timeouts, self._audit)
 
     def use(self, settings: AdminSettings) -> None:
         """Let other users and host names in from now on."""
@@ -172,6 +184,8 @@ class AdminHttpServer:
         except Exception as error:
             log.error("admin request failed", path=request.path[:100], exc_info=error)
             response = error_answer(500, "A fault of the gateway; its log has it whole.")
+        if not response.prepared:
+            self._audit(request, response)
         response.headers.update(HEADERS)
         response.headers.setdefault("Content-Security-Policy", _API_POLICY)
         self._timeouts.response_made(request.transport)
@@ -202,18 +216,40 @@ class AdminHttpServer:
         try:
             request[_USER] = await self._guesses.check(peer_of(request), *credentials(authorization), self._access)
         except WrongPasscodeError:
-            self._log_refused_login(request)
+            request[_FAILED_LOGIN] = True
             return _asked_for_user()
         except TooManyFailedLoginsError as failed:
-            self._log_refused_login(request)
+            request[_FAILED_LOGIN] = True
             refusal = error_answer(429, f"Too many failed logins. Try again in {failed.seconds} seconds.")
             refusal.headers["Retry-After"] = str(failed.seconds)
             return refusal
         return None
 
-    def _log_refused_login(self, request: web.Request) -> None:
-        if (left_out := self._log_rate_limiter.left_out()) is not None:
-            log.info("admin login refused", peer=str(peer_of(request)), left_out=left_out)
+    def _audit(self, request: web.Request, response: web.StreamResponse | None = None) -> None:
+        """Note an action, or why there was none; without a response it has just begun. Looks are not noted."""
+        status = 200 if response is None else response.status
+        outcome: Outcome = "done" if status < _ERROR else "refused" if status in _REFUSED else "failed"
+        peer, user, action = peer_of(request), self._user(request), request.match_info.route.name
+        login: str | None = None
+        if _FAILED_LOGIN in request:
+            # A name that is none may be a passcode in the wrong place.
+            action, outcome, claimed = action or "login", "refused", credentials(request.headers["Authorization"])[0]
+            login = claimed if self._access.has_user(claimed) else None
+        elif action is None and user is not None and outcome == "refused":
+            action = "request"
+        if action is None:
+            return
+        left_out = 0
+        if outcome == "refused":
+            limited = self._log_rate_limiter.left_out(user or network_of(peer.host))
+            if limited is None:
+                return
+            left_out = limited
+        asked = f"{request.method} {request.path_qs}"[:_MAX_ASKED]
+        reason = None if response is None or outcome == "done" else _error_of(response)
+        self._view.audit.write(
+            action, outcome, user, peer, asked=asked, login=login, reason=reason, left_out=left_out or None
+        )
 
     def _user(self, request: web.Request) -> str | None:
         user = request.get(_USER)
@@ -237,7 +273,7 @@ class AdminHttpServer:
         return web.Response(text="ok")
 
     async def _get_readiness(self, request: web.Request) -> web.Response:
-        no_query(request.query, "virtual_host")
+        check_parameters(request.query, "virtual_host")
         readiness = await self._view.readiness()
         if (name := request.query.get("virtual_host")) is not None:
             if name not in readiness.virtual_hosts:
@@ -260,21 +296,21 @@ class AdminHttpServer:
         return web.Response(body=self._page, headers=headers)
 
     async def _get_overview(self, request: web.Request) -> web.Response:
-        no_query(request.query)
+        check_parameters(request.query)
         return json_answer(await self._view.overview())
 
     async def _get_sessions(self, request: web.Request) -> web.Response:
         return json_answer(await self._view.sessions(SESSIONS.read(request.query)))
 
     async def _get_session(self, request: web.Request) -> web.Response:
-        no_query(request.query)
+        check_parameters(request.query)
         found = await self._view.session(request.match_info["id"])
         if found is None:
             raise web.HTTPNotFound
         return json_answer(found)
 
     async def _delete_session(self, request: web.Request) -> web.Response:
-        no_query(request.query, "reason")
+        check_parameters(request.query, "reason")
         if (refusal := self._change_refused(request)) is not None:
             return refusal
         peer, user = peer_of(request), self._user(request)
@@ -284,13 +320,13 @@ class AdminHttpServer:
         return web.Response(status=204)
 
     async def _post_reload(self, request: web.Request) -> web.Response:
-        no_query(request.query)
+        check_parameters(request.query)
         if (refusal := self._change_refused(request)) is not None:
             return refusal
-        if self._view.reload is None:
+        if self._view.gateway.reload is None:
             return error_answer(409, "This gateway has no configuration file.")
         try:
-            done = await self._view.reload(self._operator(request))
+            done = await self._view.gateway.reload(self._operator(request))
         except StoppingError:
             return error_answer(409, "The gateway is stopping and does not read its configuration any more.")
         except ConfigError as refused:
@@ -300,25 +336,25 @@ class AdminHttpServer:
         return json_answer({"changes": done.changes, "restart": restart})
 
     async def _get_config(self, request: web.Request) -> web.Response:
-        no_query(request.query)
-        return json_answer(effective(self._view.config))
+        check_parameters(request.query)
+        return json_answer(effective(self._view.gateway.config))
 
     async def _post_trace(self, request: web.Request) -> web.StreamResponse:
         return self._change_refused(request) or await self._traces.answer(request, self._operator(request))
 
     async def _get_log_level(self, request: web.Request) -> web.Response:
-        no_query(request.query)
-        return json_answer(self._view.log_level.shown())
+        check_parameters(request.query)
+        return json_answer(self._view.gateway.log_level.shown())
 
     async def _post_log_level(self, request: web.Request) -> web.Response:
-        no_query(request.query, "level", "seconds")
+        check_parameters(request.query, "level", "seconds")
         if (refusal := self._change_refused(request)) is not None:
             return refusal
         level, known = request.query.get("level"), (*LEVELS, CONFIGURED)
         if level not in known:
             raise QueryError(f"level is one of {', '.join(known)}.")
-        self._view.log_level.change(level, seconds_of(request.query, _LOG_LEVEL_FOR), self._operator(request))
-        return json_answer(self._view.log_level.shown())
+        self._view.gateway.log_level.change(level, seconds_of(request.query, _LOG_LEVEL_FOR), self._operator(request))
+        return json_answer(self._view.gateway.log_level.shown())
 
     async def _get_destinations(self, request: web.Request) -> web.Response:
         return json_answer(await self._view.destinations(DESTINATIONS.read(request.query)))
@@ -327,7 +363,7 @@ class AdminHttpServer:
         return json_answer(await self._view.links(LINKS.read(request.query)))
 
     async def _post_fail_back(self, request: web.Request) -> web.Response:
-        no_query(request.query, "virtual_host")
+        check_parameters(request.query, "virtual_host")
         if (refusal := self._change_refused(request)) is not None:
             return refusal
         items = await self._view.fail_back(request.query.get("virtual_host"))
@@ -339,6 +375,14 @@ class AdminHttpServer:
 
     async def _get_virtual_hosts(self, request: web.Request) -> web.Response:
         return json_answer(await self._view.virtual_hosts(VIRTUAL_HOSTS.read(request.query)))
+
+
+def _error_of(response: web.StreamResponse) -> str | None:
+    """The text of an `error_answer`; None for any other, as that to a probe with a wrong passcode."""
+    if not isinstance(response, web.Response) or response.content_type != "application/json":
+        return None
+    error = json.loads(response.text or "{}").get("error")
+    return error if isinstance(error, str) else None
 
 
 def _asked_for_user() -> web.Response:

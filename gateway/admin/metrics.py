@@ -21,8 +21,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from gateway import __version__
-from gateway.admin.overview import broker_name
-from gateway.admin.stats_snapshot import StatsSnapshot
+from gateway.admin.overview import StatsSnapshot, broker_name
 from gateway.server.process.readiness import Readiness
 from gateway.server.stats import LATENCY_BOUNDS, AdminLoginStats, ReloadStats, Stats, VirtualHostStats
 from gateway.session.destinations import KIND_NAMES
@@ -30,7 +29,7 @@ from gateway.session.destinations import KIND_NAMES
 if TYPE_CHECKING:
     from gateway.journal.journal import Journal
     from gateway.server.process.gateway import Gateway
-    from gateway.server.process.loop_lag import LoopLag
+    from gateway.server.stats import LoopLag
     from gateway.server.tls_contexts import TlsContext
 
 _PREFIX: Final = "stomp_gateway_"

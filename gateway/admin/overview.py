@@ -1,20 +1,25 @@
-"""The gateway as a whole, its virtual hosts, links and destinations, as the API shows them."""
+"""The gateway as a whole, its virtual hosts, links and destinations, as the API shows them.
+
+There may be thousands of sessions, so a few are counted at a time and the event loop serves messages in between. The
+totals are still right: those of ended sessions and the list of open ones are taken at the same moment, and a session
+that ends before it is counted keeps its counters.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import __version__, commit
 from gateway.admin.listing import Listing, contains, is_exactly, moment
-from gateway.admin.stats_snapshot import StatsSnapshot, in_turns
-from gateway.config.scalars import BrokerUrl, SocketAddress
+from gateway.config.addresses import BrokerUrl, SocketAddress
 from gateway.journal.privacy import shown
-from gateway.server.broker.broker_errors import LinkDownError
 from gateway.server.stats import NOT_LOGGED_IN
+from gateway.session.context import State
 from gateway.session.destinations import KIND_NAMES
 from gateway.session.traffic import OTHER, TrafficCounter
 
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from gateway.config.model import GatewayConfig
     from gateway.config.virtual_host import VirtualHost
     from gateway.server.broker.link import Link
+    from gateway.server.client.connection import ClientConnection
     from gateway.server.process.gateway import Gateway
     from gateway.server.process.readiness import BrokerState, Readiness
     from gateway.server.stats import Stats, VirtualHostStats
@@ -29,6 +35,66 @@ if TYPE_CHECKING:
 
 # Destinations that are listed by name.
 _MAX_DESTINATIONS: Final = 10_000
+
+# Sessions that are counted before the event loop has a turn.
+_AT_ONCE: Final = 100
+
+
+async def in_turns(clients: tuple[ClientConnection, ...]) -> AsyncIterator[ClientConnection]:
+    """Iterate over clients, and let the event loop do something else after every hundred of them."""
+    for number, client in enumerate(clients):
+        if number % _AT_ONCE == _AT_ONCE - 1:
+            await asyncio.sleep(0)
+        yield client
+
+
+class StatsSnapshot:
+    """The stats of a gateway at one moment. Everything is by label of virtual host, or by that and a second key."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.totals: dict[str, Stats] = gateway.stats.past()
+        self.states = Counter({state.value: 0 for state in State})
+        self.sessions = Counter(dict.fromkeys(gateway.stats.hosts, 0))
+        self.unconfirmed, self.unacknowledged = self.sessions.copy(), self.sessions.copy()
+        self.subscriptions: Counter[tuple[str, ...]] = Counter()
+        self.awaiting = self.sessions.copy()
+        # A hold that has happened before is shown as 0 when no session has it, so that a graph shows its end.
+        known_holds = ((label, reason) for label, host in gateway.stats.hosts.items() for reason in host.holds)
+        self.holds: Counter[tuple[str, ...]] = Counter(dict.fromkeys(known_holds, 0))
+        self._clients = tuple(gateway.clients)
+        self.states[State.CLOSED.value] += gateway.closing
+
+    async def take(self) -> StatsSnapshot:
+        """Add the sessions that are open, and return the snapshot itself."""
+        async for client in in_turns(self._clients):
+            self._add(client)
+        self._clients = ()
+        return self
+
+    def _add(self, client: ClientConnection) -> None:
+        stats, session = client.stats, client.session
+        label = stats.label
+        if stats.is_started:
+            stats.add_to(self.totals[label])
+        self.states[session.state.value] += 1
+        if session.state is State.CLOSED:
+            return
+        self.sessions[label] += 1
+        self.unconfirmed[label] += len(session.confirms)
+        for subscription in session.subscriptions.all:
+            self.subscriptions[label, subscription.mode.value.decode()] += 1
+            self.unacknowledged[label] += subscription.ledger.outstanding
+            self.awaiting[label] += subscription.awaits_queue
+        for hold in session.holds:
+            self.holds[label, hold.value] += 1
+
+    def holds_by_reason(self, label: str | None = None) -> dict[str, int]:
+        """Sessions that are held now, of one virtual host or of all."""
+        counts: Counter[str] = Counter()
+        for (host, reason), count in self.holds.items():
+            if count and label in (None, host):
+                counts[reason] += count
+        return dict(counts)
 
 
 async def overview(gateway: Gateway, readiness: Readiness) -> dict[str, Any]:
@@ -222,19 +288,6 @@ LINKS: Final[Listing[Link]] = Listing(
     "name",
     ("name",),
 )
-
-
-async def fail_back(gateway: Gateway, virtual_host: str | None) -> list[dict[str, Any]]:
-    """Drain the links of one virtual host, or of all, that are not on their preferred broker; what became of each."""
-    items = []
-    for settings in gateway.config.resolved_virtual_hosts():
-        if virtual_host in (None, settings.name):
-            try:
-                draining, reason = await gateway.pool.fail_back(settings), None
-            except LinkDownError as down:
-                draining, reason = 0, down.detail
-            items.append({"virtual_host": settings.name, "draining": draining, "reason": reason})
-    return items
 
 
 # Destinations.

@@ -18,8 +18,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from gateway.admin.listing import MAX_PAGE_SIZE
-from gateway.admin.terminal_columns import Item
-from gateway.admin.terminal_text import clean
+from gateway.admin.terminal_output import Item, clean
 from gateway.client_tls import client_context
 from gateway.errors import ConfigError, GatewayError, Mistake, UsageError
 

@@ -12,10 +12,11 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size
 
 from gateway.admin.terminal_api import AdminApi, AdminError, quoted, silence_of
-from gateway.admin.terminal_columns import (
+from gateway.admin.terminal_output import (
     DEFAULT_LINK_COLUMNS,
     DEFAULT_SESSION_COLUMNS,
     LINKS,
+    NOTHING,
     PLUGIN_COLUMNS,
     SENDS,
     SESSIONS,
@@ -23,8 +24,8 @@ from gateway.admin.terminal_columns import (
     Column,
     Item,
     chosen_columns,
+    clean,
 )
-from gateway.admin.terminal_text import NOTHING, clean
 from gateway.errors import UsageError
 
 _BUSIEST_FIRST: Final = "-messages_published"

@@ -23,9 +23,19 @@ from rich.text import Text
 
 from gateway.admin.listing import MAX_PAGE_SIZE
 from gateway.admin.terminal_api import AdminApi, AdminError, missing_workers, silence_of
-from gateway.admin.terminal_columns import SESSIONS, Column, Item
 from gateway.admin.terminal_list import cut, table
-from gateway.admin.terminal_text import NOTHING, byte_size, clean, count, duration, latency, rate
+from gateway.admin.terminal_output import (
+    NOTHING,
+    SESSIONS,
+    Column,
+    Item,
+    byte_size,
+    clean,
+    count,
+    duration,
+    latency,
+    rate,
+)
 from gateway.errors import ExitCode, UsageError
 
 _MIN_INTERVAL: Final = 0.1

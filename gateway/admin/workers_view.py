@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from prometheus_client import CollectorRegistry
-from prometheus_client.registry import Collector
 
 from gateway import __version__, commit
 from gateway.admin.gateway_view import WorkerReport
 from gateway.admin.listing import moment
-from gateway.admin.merged_metrics import Families, growing, merged_families, own_families, supervisor_process
+from gateway.admin.merged_reports import (
+    GROWING_OF_HOST,
+    FixedCollector,
+    PastWorkers,
+    merged_families,
+    own_families,
+    supervisor_process,
+)
 from gateway.admin.metrics import encoded
 from gateway.admin.overview import (
     DESTINATIONS,
@@ -22,26 +28,20 @@ from gateway.admin.overview import (
     VIRTUAL_HOST_ROWS,
     DestinationRow,
     configured_virtual_hosts,
-    totals_of,
 )
 from gateway.admin.sessions import SESSIONS
-from gateway.admin.workers_traces import WorkersTraces
+from gateway.admin.traces import WorkersTraces
 from gateway.journal.histogram import percentile
-from gateway.server.periodic_timer import PeriodicTimer
-from gateway.server.process.asking import Asked, ask
-from gateway.server.process.loop_lag import LoopLag
+from gateway.server.paced_work import PeriodicTimer
 from gateway.server.process.readiness import MOST_WORKERS_DIE, BrokerState, Readiness
 from gateway.server.process.worker_channel import WorkerGoneError
-from gateway.server.stats import REFUSALS
+from gateway.server.process.worker_process import Asked, ask
+from gateway.server.stats import LoopLag
 
 if TYPE_CHECKING:
-    from prometheus_client.core import Metric
-
     from gateway.admin.listing import Listing, Query
-    from gateway.config.model import GatewayConfig
     from gateway.server.client.trace import TracePart, TraceTarget
-    from gateway.server.process.log_level import LogLevel
-    from gateway.server.process.reload import Reload
+    from gateway.server.process.audit import Audit
     from gateway.server.process.supervisor import Supervisor
 
 log = structlog.get_logger("gateway.admin")
@@ -62,7 +62,6 @@ _GROWING: Final = ("totals", "errors", "connections_refused")
 _PRESENT: Final = (
     "sessions", "connections", "subscriptions", "links", "channels", "unconfirmed", "unacknowledged",
 )  # fmt: skip
-_GROWING_OF_HOST: Final = ("published", "delivered")
 _PRESENT_OF_HOST: Final = ("sessions", "subscriptions", "links")
 
 
@@ -70,11 +69,11 @@ class WorkersView:
     """The answers of all workers of a supervisor."""
 
     def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
+        self.gateway = supervisor
         self._traces = WorkersTraces(supervisor)
         # The last report of each process that ever served, by its id, as long as it lives.
         self._reports: dict[int, WorkerReport] = {}
-        self._past = _Past()
+        self._past = PastWorkers()
         self._lock = asyncio.Lock()
         # The next time that workers are asked for their reports, while the last one is under way.
         self._next: asyncio.Task[list[WorkerReport]] | None = None
@@ -88,7 +87,7 @@ class WorkersView:
 
     async def _ask_regularly(self) -> None:
         """Until the process ends, so that little is lost with a worker."""
-        while not self._supervisor.is_stopping:
+        while not self.gateway.is_stopping:
             await asyncio.sleep(_INTERVAL)
             try:
                 _ = await self._present()
@@ -107,7 +106,7 @@ class WorkersView:
         async with self._lock:
             self._next = None
             self._reports |= await self._shown("report")
-            alive = {worker.pid for worker in self._supervisor.running}
+            alive = {worker.pid for worker in self.gateway.running}
             self._silent = {pid: until for pid, until in self._silent.items() if pid in alive}
             for pid in [pid for pid in self._reports if pid not in alive]:
                 self._past.add(self._reports.pop(pid))
@@ -121,7 +120,7 @@ class WorkersView:
 
         Workers that did not answer a moment ago are passed over, unless none is left.
         """
-        now, workers = asyncio.get_running_loop().time(), self._supervisor.running
+        now, workers = asyncio.get_running_loop().time(), self.gateway.running
         answering = [worker for worker in workers if self._silent.get(worker.pid, now) <= now]
         return self._noted(await ask(answering or workers, name, *arguments, within=_SOON, enough=enough))
 
@@ -129,7 +128,7 @@ class WorkersView:
         self, name: str, *arguments: object, enough: Callable[[Collection[Any]], bool] = lambda _: False
     ) -> dict[int, Any]:
         """The same for calls that change something, which all workers get."""
-        return self._noted(await ask(self._supervisor.running, name, *arguments, within=_WITHIN, enough=enough))
+        return self._noted(await ask(self.gateway.running, name, *arguments, within=_WITHIN, enough=enough))
 
     def _noted(self, asked: Asked) -> dict[int, Any]:
         until = asyncio.get_running_loop().time() + _PASSED_OVER
@@ -138,7 +137,7 @@ class WorkersView:
 
     def _missing(self, answers: Mapping[int, Any]) -> list[int]:
         """The numbers of the workers that serve clients and have not answered."""
-        return [worker.number for worker in self._supervisor.running if worker.pid not in answers]
+        return [worker.number for worker in self.gateway.running if worker.pid not in answers]
 
     def _not_found(self, answers: Mapping[int, Any]) -> None:
         """No worker that answered has a session. Raises `WorkerGoneError` if there are others."""
@@ -146,19 +145,9 @@ class WorkersView:
             raise WorkerGoneError("A worker does not answer, which may have this session. Try again.")
 
     @property
-    def reload(self) -> Callable[[str], Awaitable[Reload]] | None:
+    def audit(self) -> Audit:
         """See `View`."""
-        return self._supervisor.reload
-
-    @property
-    def config(self) -> GatewayConfig:
-        """See `View`."""
-        return self._supervisor.config
-
-    @property
-    def log_level(self) -> LogLevel:
-        """See `View`."""
-        return self._supervisor.log_level
+        return self.gateway.audit
 
     async def readiness(self) -> Readiness:
         """See `View`. The first workers that reach everything are enough."""
@@ -177,17 +166,17 @@ class WorkersView:
             for name in (every[0].virtual_hosts if every else ())
             if all(name in each.virtual_hosts for each in every)
         }
-        if self._supervisor.is_stopping:
+        if self.gateway.is_stopping:
             return Readiness(("draining",), hosts)
         if not every:
             reason = "no worker is running"
             hosts = {
                 host.name: tuple(BrokerState(url, reason, 0) for url in host.upstream.urls)
-                for host in self._supervisor.config.resolved_virtual_hosts()
+                for host in self.gateway.config.resolved_virtual_hosts()
             }
             return Readiness((reason,), hosts)
         reasons = min((each.reasons for each in every), key=len)
-        workers = self._supervisor.workers
+        workers = self.gateway.workers
         dying = sum(worker.keeps_dying for worker in workers)
         if 2 * dying > len(workers):
             return Readiness((MOST_WORKERS_DIE, *reasons), hosts)
@@ -198,20 +187,20 @@ class WorkersView:
         present = await self._present()
         readiness = self._joined(each.readiness for each in present)
         parts = [each.families for each in present]
-        numbers = {worker.pid: worker.number for worker in self._supervisor.running}
+        numbers = {worker.pid: worker.number for worker in self.gateway.running}
         by_number = [(numbers[pid], each.families) for pid, each in self._reports.items() if pid in numbers]
-        own = own_families(self._supervisor, readiness, by_number)
-        here = supervisor_process(self._supervisor.tls_contexts, self._lag)
+        own = own_families(self.gateway, readiness, by_number)
+        here = supervisor_process(self.gateway.tls_contexts, self._lag)
         merged = {family.name: family for family in merged_families([*parts, self._past.families, here])}
         registry = CollectorRegistry()
-        registry.register(_Fixed(list((merged | own).values())))
+        registry.register(FixedCollector(list((merged | own).values())))
         return encoded(registry, accept)
 
     async def overview(self) -> dict[str, Any]:
         """See `View`."""
         present = await self._present()
         readiness = self._joined(each.readiness for each in present)
-        supervisor, views = self._supervisor, [each.overview for each in present]
+        supervisor, views = self.gateway, [each.overview for each in present]
         latencies: Counter[int] = Counter()
         for each in present:
             latencies += each.latencies
@@ -314,58 +303,19 @@ class WorkersView:
         present = await self._present()
         readiness = self._joined(each.readiness for each in present)
         rows = []
-        for configured in configured_virtual_hosts(self._supervisor.config, readiness):
+        for configured in configured_virtual_hosts(self.gateway.config, readiness):
             same = [row for each in present for row in each.virtual_hosts if row["name"] == configured["name"]]
             past = self._past.hosts.get(configured["name"], {})
             rows.append(
                 {
                     **configured,
                     **{key: sum(row[key] for row in same) for key in _PRESENT_OF_HOST},
-                    **{key: sum(row[key] for row in same) + past.get(key, 0) for key in _GROWING_OF_HOST},
+                    **{key: sum(row[key] for row in same) + past.get(key, 0) for key in GROWING_OF_HOST},
                     "errors": dict(_sum([*(row["errors"] for row in same), past.get("errors", {})])),
                     "holds": dict(_sum([row["holds"] for row in same])),
                 }
             )
         return VIRTUAL_HOST_ROWS.page(rows, query)
-
-
-class _Past:
-    """What workers counted that are gone, as of their last reports."""
-
-    def __init__(self) -> None:
-        self.families: Families = []
-        self.growing: dict[str, Counter[str]] = {
-            "totals": Counter(totals_of((), {}, 0)),
-            "errors": Counter(),
-            "connections_refused": Counter(dict.fromkeys(REFUSALS, 0)),
-        }
-        self.hosts: dict[str, dict[str, Any]] = {}
-
-    def add(self, report: WorkerReport) -> None:
-        """A worker is gone, whose last report this was."""
-        self.families = merged_families([self.families, growing(report.families)])
-        for key, counts in self.growing.items():
-            counts.update(report.overview[key])
-        for row in report.virtual_hosts:
-            host = self.hosts.setdefault(row["name"], {"errors": Counter()})
-            for key in _GROWING_OF_HOST:
-                host[key] = host.get(key, 0) + row[key]
-            host["errors"].update(row["errors"])
-
-
-class _Fixed(Collector):
-    """Families that are there."""
-
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
-
-    def describe(self) -> Iterable[Metric]:
-        """No metric, as `GatewayCollector`."""
-        return ()
-
-    def collect(self) -> Iterable[Metric]:
-        """All of them."""
-        return self._families
 
 
 def _broker(states: tuple[BrokerState, ...]) -> BrokerState:

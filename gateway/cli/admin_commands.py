@@ -7,15 +7,11 @@ import io
 import sys
 import textwrap
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from gateway.admin.terminal_columns import LINKS, PLUGIN_COLUMNS, SESSIONS, meanings
-from gateway.cli.commands import add_command
-from gateway.cli.option_types import duration
+from gateway.admin.terminal_output import LINKS, PLUGIN_COLUMNS, SESSIONS, meanings
+from gateway.cli.commands import Commands, add_command, duration, exit_codes
 from gateway.errors import ExitCode
-
-if TYPE_CHECKING:
-    from gateway.cli.commands import Commands
 
 ENVIRONMENT: Final = """\
 
@@ -118,17 +114,7 @@ examples:
   If there are more than 1000 sessions, it shows only those that have sent or received the most messages so far.
 """
 
-_EPILOG = (
-    """\
-
-exit codes:
-  0    done
-  1    the gateway does not answer, refuses the request, or has no such session
-  2    the command line is wrong
-  130  interrupted (Ctrl-C)
-"""
-    + ENVIRONMENT
-)
+_EPILOG = exit_codes("done", "the gateway does not answer, refuses the request, or has no such session") + ENVIRONMENT
 
 
 def add_admin(commands: Commands) -> None:
@@ -205,21 +191,17 @@ def add_server_options(parser: argparse.ArgumentParser, default: str | None = No
     """Add the options that choose the gateway."""
     server = parser.add_argument_group("gateway")
     server.add_argument(
-        "--url",
-        default=default,
-        metavar="URL",
+        "--url", default=default, metavar="URL",
         help="URL of the admin listener, or unix:PATH (default: http://127.0.0.1:15693)",
-    )
+    )  # fmt: skip
     server.add_argument("--user", default=default, metavar="NAME", help="an admin user, if the gateway has any")
     server.add_argument("--passcode", default=default, help=argparse.SUPPRESS)  # refused without repeating it
     server.add_argument("--passcode-file", default=default, metavar="FILE", help="file with its passcode")
     server.add_argument("--ca-file", default=default, metavar="FILE", help="certificates to trust (PEM, for https)")
     server.add_argument(
-        "--insecure",
-        action="store_true",
-        default=default or False,
+        "--insecure", action="store_true", default=default or False,
         help="trust any certificate (https); an attacker between the two can read the passcode",
-    )
+    )  # fmt: skip
 
 
 def _add_list_options(parser: argparse.ArgumentParser) -> None:
@@ -250,13 +232,13 @@ def _run_links(options: argparse.Namespace) -> ExitCode:
 
 
 def _run_reload(options: argparse.Namespace) -> ExitCode:
-    from gateway.admin.terminal_reload import reload  # noqa: PLC0415
+    from gateway.admin.terminal_commands import reload  # noqa: PLC0415
 
     return run_and_print(reload, options)
 
 
 def _run_config(options: argparse.Namespace) -> ExitCode:
-    from gateway.admin.terminal_reload import show_config  # noqa: PLC0415
+    from gateway.admin.terminal_commands import show_config  # noqa: PLC0415
 
     return run_and_print(show_config, options)
 

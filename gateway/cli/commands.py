@@ -1,23 +1,34 @@
-"""Shared by the commands: their parsers, and the event loop."""
+"""Shared by the commands: their parsers, types of options, passcodes, the event loop, and the end by SIGTERM."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+import math
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeAlias, TypeVar
 
-if TYPE_CHECKING:
-    from gateway.errors import ExitCode
+from pydantic_core import PydanticCustomError
 
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
-    """The result of `add_subparsers`."""
+from gateway.config.scalars import Duration, Size
+from gateway.errors import ExitCode, GatewayError, UsageError
 
-_ResultT = TypeVar("_ResultT")
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+"""The result of `add_subparsers`."""
 
-Run = Callable[[argparse.Namespace], "ExitCode"]
+Run = Callable[[argparse.Namespace], ExitCode]
 """The function that runs a command with its options."""
+
+T = TypeVar("T")
+
+NULL: Final = "null"
+"""No limit. A configuration file has it for `journal.retain_bytes`, and no such value for `journal.retain`."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -58,7 +69,13 @@ def add_command(
     return parser
 
 
-def run_coroutine(coroutine: Coroutine[object, object, _ResultT]) -> _ResultT:
+def exit_codes(done: str, failed: str) -> str:
+    """The end of an epilog: what exit codes mean, of which 0 and 1 are the command's own."""
+    wrong, interrupted = "the command line is wrong", "interrupted (Ctrl-C)"
+    return f"\nexit codes:\n  0    {done}\n  1    {failed}\n  2    {wrong}\n  130  {interrupted}\n"
+
+
+def run_coroutine(coroutine: Coroutine[object, object, T]) -> T:
     """Run a coroutine to its end, on uvloop if it is installed, otherwise on asyncio's own loop."""
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     with contextlib.suppress(ImportError):
@@ -67,3 +84,99 @@ def run_coroutine(coroutine: Coroutine[object, object, _ResultT]) -> _ResultT:
         loop_factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(coroutine)
+
+
+def passcode_from(file: Path | str | None, variable: str, default: T) -> str | T:
+    """The passcode in the file of --passcode-file, without its line end, or else in a variable of the environment.
+
+    Raises UsageError if the file cannot be read.
+    """
+    if file is None:
+        return os.environ.get(variable, default)
+    try:
+        return Path(file).read_text("utf-8").removesuffix("\n").removesuffix("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(f"--passcode-file {file} cannot be read: {reason}.") from None
+
+
+class TerminatedError(GatewayError):
+    """SIGTERM ended the work, after it had cleaned up."""
+
+
+async def until_terminated(work: Awaitable[T]) -> T:
+    """Await `work`, and let SIGTERM cancel it as Ctrl-C does; a second SIGTERM ends the process at once.
+
+    Outside the main thread, which is the only one that gets signals, this only awaits. Raises TerminatedError when the
+    work has ended after SIGTERM.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return await work
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    terminated = False
+
+    def terminate() -> None:
+        nonlocal terminated
+        terminated = True
+        loop.remove_signal_handler(signal.SIGTERM)
+        if task:
+            task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if terminated:
+            raise TerminatedError("ended by SIGTERM") from None
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+def duration(text: str) -> float:
+    """The seconds in a duration above 0, in the forms that a configuration file takes."""
+    return _read(Duration(zero=False).read, text)
+
+
+def duration_or_null(text: str) -> float:
+    """The same; null, which is none of those forms, is for ever."""
+    return math.inf if text == NULL else duration(text)
+
+
+def size(text: str) -> int:
+    """The bytes in a size above 0, in the forms that a configuration file takes."""
+    return _read(Size().read, text)
+
+
+def size_or_null(text: str) -> int | None:
+    """The same; null is no limit."""
+    return None if text == NULL else size(text)
+
+
+def _read(read: Callable[[str], T], text: str) -> T:
+    """What a reader of configuration files makes of an option; a mistake has the same words, advice included."""
+    try:
+        return read(text)
+    except PydanticCustomError as error:
+        advice = (error.context or {}).get("suggestion")
+        raise argparse.ArgumentTypeError(f"{error.message()} {advice}" if advice else error.message()) from None
+
+
+def moment(text: str) -> datetime:
+    """A time such as 2026-11-21 or 2026-11-21T14:30, in UTC unless it has a time zone."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time: write 2026-11-21 or 2026-11-21T14:30") from error
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+
+def above_zero(text: str) -> float:
+    """A number above 0."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return found

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import signal
+import threading
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
 
-from gateway.cli.commands import add_command
-from gateway.cli.ship_commands import add_ship
-from gateway.errors import ExitCode
+from pydantic import SecretStr
+from pydantic_core import PydanticCustomError
+
+from gateway.cli.commands import (
+    Commands,
+    TerminatedError,
+    add_command,
+    exit_codes,
+    passcode_from,
+    run_coroutine,
+    until_terminated,
+)
+from gateway.errors import ExitCode, GatewayError, UsageError
 
 if TYPE_CHECKING:
-    from gateway.cli.commands import Commands
+    from gateway.journal.ship_targets import Store
+    from gateway.journal.shipper import Shipper
+    from gateway.journal.stream import StreamBroker
 
 _DESCRIPTION = """\
 Read or ship a traffic journal: the directory in which gateways record what their clients do, one JSON object per line.
@@ -41,15 +59,10 @@ events:
   send, conf    a SEND, and the broker's answer to it (journal level message)
   dlv, ack, nack
                 a delivery, and the client's answers (journal level message)
+  audit         an operator asked the gateway for something
   drop          events that were not written
   bad           lines that cannot be read
-
-exit codes:
-  0    done
-  1    the directory cannot be read
-  2    the command line is wrong
-  130  interrupted (Ctrl-C)
-"""
+""" + exit_codes("done", "the directory cannot be read")
 
 _STAT_DESCRIPTION = """\
 Count what is in a journal: segments, boots of gateways, lines by event, sessions, destinations and errors; also lines
@@ -63,12 +76,53 @@ examples:
 
   A boot is one run of a gateway. It numbers its lines from 0; a missing number is a lost line. Dropped events have no
   number, but the gateway counts them. A boot that did not close is still running, or was killed.
+""" + exit_codes("done", "the directory cannot be read")
+
+# Seconds for the segment under way when the command is ended.
+_END_WITHIN: Final = 5.0
+
+_SHIP_DESCRIPTION = """\
+Put every finished segment of a journal to one place, from where the pipeline reads it: a directory, or an object store.
+A gateway does so itself with journal.ship; this command is for journals of gateways that do not, and for what is left
+of one that is gone: a segment that a killed gateway left open is first finished at its last whole line, with --follow
+also every ten minutes. A segment that was shipped is marked, and is not shipped again. Object stores need
+pip install 'stomp-gateway[ship]', and take their credentials from the environment.
+"""
+
+_SHIP_EPILOG = """\
+examples:
+  stomp-gateway journal ship /var/lib/stomp-gateway/journal --to s3://bucket/journal
+  stomp-gateway journal ship DIR --to /mnt/journals --follow
+  stomp-gateway journal ship DIR --to gs://bucket/journal --again        the place has lost some
+
+  A segment that is there already is left as it is, so the command can be repeated at any time.
+""" + exit_codes(
+    "everything is shipped; with --follow: ended by SIGTERM",
+    "something was not shipped, or an open segment may not be finished, and the messages say why",
+)
+
+
+_COLLECT_DESCRIPTION = """\
+Write the segments that gateways publish to a stream of RabbitMQ (journal.ship.to: amqp) to one place, from where the
+pipeline reads them. Each segment is written once, by its name; a note in the place says how far the stream was read.
+You may stop or kill the command at any moment, and run two at once. The user needs the permissions read for the stream
+and write for amq.default.
+"""
+
+_COLLECT_EPILOG = """\
+examples:
+  stomp-gateway journal collect --from amqps://collector@rabbit-a/orders --passcode-file FILE --to s3://bucket/journal
+  stomp-gateway journal collect --from amqp://localhost --to /srv/journals --follow
+
+environment:
+  STOMP_GATEWAY_PASSCODE   the passcode, without --passcode-file (default: guest)
 
 exit codes:
-  0    done
-  1    the directory cannot be read
+  0    everything that was in the stream is in the place; with --follow: ended by SIGTERM, whatever was refused
+  1    broker or place do not answer, or messages were refused; the message says which
   2    the command line is wrong
   130  interrupted (Ctrl-C)
+  143  without --follow: ended by SIGTERM
 """
 
 
@@ -116,3 +170,149 @@ def _stat(options: argparse.Namespace) -> ExitCode:
 
     stat(options)
     return ExitCode.OK
+
+
+def add_ship(actions: Commands) -> None:
+    """Add `ship` and `collect` to the commands of `stomp-gateway journal`."""
+    _add_collect(actions)
+    ship = add_command(
+        actions, "ship", _ship, help="put finished segments to an object store or a directory",
+        description=_SHIP_DESCRIPTION, epilog=_SHIP_EPILOG,
+    )  # fmt: skip
+    ship.add_argument("directory", type=Path, metavar="DIR", help="the journal's directory")
+    ship.add_argument(
+        "--to", required=True, metavar="PLACE", help="a directory, or a URL: s3://bucket/prefix, gs://..., az://..."
+    )
+    mode = ship.add_mutually_exclusive_group()
+    mode.add_argument("--once", action="store_true", help="ship what is finished now, then end (default)")
+    mode.add_argument("--follow", action="store_true", help="and what comes, until SIGTERM or Ctrl-C")
+    mode.add_argument("--again", action="store_true", help="once, and also what was shipped before")
+
+
+def _add_collect(actions: Commands) -> None:
+    collect = add_command(
+        actions, "collect", _collect, help="write segments from a stream of RabbitMQ to one place",
+        description=_COLLECT_DESCRIPTION, epilog=_COLLECT_EPILOG,
+    )  # fmt: skip
+    collect.add_argument(
+        "--from", dest="broker", required=True, metavar="URL", help="the broker: amqps://LOGIN@HOST:PORT/VIRTUAL_HOST"
+    )
+    collect.add_argument("--to", required=True, metavar="PLACE", help="a directory, or a URL: s3://bucket/prefix, ...")
+    collect.add_argument(
+        "--stream", default="stomp-gateway.journal", metavar="NAME", help="the stream (default: %(default)s)"
+    )
+    collect.add_argument("--passcode-file", type=Path, metavar="FILE", help="a file with the passcode of LOGIN")
+    collect.add_argument("--ca-file", type=Path, metavar="FILE", help="certificates (PEM) to trust, for amqps")
+    mode = collect.add_mutually_exclusive_group()
+    mode.add_argument("--once", action="store_true", help="collect what is there now, then end (default)")
+    mode.add_argument("--follow", action="store_true", help="and what comes, until SIGTERM or Ctrl-C")
+
+
+def _store(place: str) -> Store:
+    from gateway.config.journal_settings import checked_place  # noqa: PLC0415
+    from gateway.journal.ship_targets import open_store  # noqa: PLC0415
+
+    try:
+        return open_store(checked_place(place))
+    except PydanticCustomError as error:
+        raise UsageError(f"--to: {error.message()}") from error
+
+
+def _ship(options: argparse.Namespace) -> ExitCode:
+    from gateway.config.model import Logging  # noqa: PLC0415
+    from gateway.journal.shipper import ShipError, Shipper  # noqa: PLC0415
+    from gateway.server.process.logs import configure_logs  # noqa: PLC0415
+
+    store = _store(options.to)
+    if not options.directory.is_dir():
+        raise GatewayError(f"cannot read the journal {options.directory}: there is no such directory.")
+    configure_logs(Logging())
+    shipper = Shipper(options.directory, store)
+    if options.follow:
+        return _follow(shipper, options.directory)
+    left_open = _finish_open(options.directory)
+    try:
+        shipper.ship_now(again=options.again)
+    except (ShipError, OSError) as error:
+        what = (
+            f"{error.filename or options.directory}: {error.strerror or error}" if isinstance(error, OSError) else error
+        )
+        raise GatewayError(
+            f"{what}. The segments that were not shipped wait in {options.directory}: run the same command again."
+        ) from error
+    finally:
+        print(f"{shipper.stats.segments} segments shipped, {shipper.stats.bytes} bytes")
+    refused = sum(error.errno != errno.ENOLCK for error in left_open.values())
+    if refused:
+        raise GatewayError(f"open segments that cannot be finished: {refused}; the log lines above say why")
+    return ExitCode.OK
+
+
+def _follow(shipper: Shipper, directory: Path) -> ExitCode:
+    from gateway.journal.files import CLEAN_INTERVAL  # noqa: PLC0415
+
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    left_open = _finish_open(directory)
+    shipper.start()
+    while not stop.wait(CLEAN_INTERVAL):
+        left_open = _finish_open(directory, left_open)
+    shipper.close(_END_WITHIN)
+    return ExitCode.OK
+
+
+def _finish_open(directory: Path, known: Mapping[Path, OSError] = MappingProxyType({})) -> dict[Path, OSError]:
+    """Finish what killed gateways left open; returns what cannot be finished, and logs what is not known as such."""
+    import structlog  # noqa: PLC0415
+
+    from gateway.journal.files import recover  # noqa: PLC0415
+
+    log = structlog.get_logger("gateway.journal")
+    left_open = recover(directory, None)
+    for path, error in left_open.items():
+        if path not in known:
+            reason = error.strerror or str(error)
+            log.warning("journal segment left open", segment=path.name, reason=reason)
+    return left_open
+
+
+def _collect(options: argparse.Namespace) -> ExitCode:
+    from gateway.config.model import Logging  # noqa: PLC0415
+    from gateway.journal.stream_collector import StreamCollector  # noqa: PLC0415
+    from gateway.server.process.logs import configure_logs  # noqa: PLC0415
+
+    collector = StreamCollector(_stream_broker(options), _store(options.to))
+    configure_logs(Logging())
+    is_ended = False
+    try:
+        run_coroutine(until_terminated(collector.collect(follow=options.follow)))
+    except TerminatedError:
+        is_ended = True
+    finally:
+        done = collector.done
+        print(f"{done.segments} segments collected, {done.bytes} bytes; {done.refused} messages refused")
+    if options.follow:
+        return ExitCode.OK
+    if done.refused:
+        raise GatewayError(f"{done.refused} messages of the stream were refused; the log lines above say why")
+    return ExitCode.TERMINATED if is_ended else ExitCode.OK
+
+
+def _stream_broker(options: argparse.Namespace) -> StreamBroker:
+    from gateway.config.addresses import BrokerUrl  # noqa: PLC0415
+    from gateway.config.broker_user import User  # noqa: PLC0415
+    from gateway.config.virtual_host import UpstreamTls  # noqa: PLC0415
+    from gateway.journal.stream import StreamBroker  # noqa: PLC0415
+
+    parts = urlsplit(options.broker)
+    if parts.password is not None:
+        raise UsageError("--from: a passcode on the command line is visible to all; give --passcode-file.")
+    place = parts.netloc.rpartition("@")[2]
+    try:
+        url = BrokerUrl.read(f"{parts.scheme}://{place}")
+    except PydanticCustomError as error:
+        raise UsageError(f"--from: {error.message()}") from error
+    tls = UpstreamTls.model_construct(ca_file=options.ca_file)
+    passcode = passcode_from(options.passcode_file, "STOMP_GATEWAY_PASSCODE", "guest")
+    user = User(login=unquote(parts.username or "guest"), passcode=SecretStr(passcode))
+    return StreamBroker((url,), user, unquote(parts.path[1:]) or "/", options.stream, tls)

@@ -1,4 +1,4 @@
-"""The manual page, made from the texts of `--help`, so that both always agree.
+"""`stomp-gateway manual` and `completion`: made from the texts of `--help`, so that all of them always agree.
 
 argparse-manpage makes such pages, too, but leaves out the epilogs of commands, which have the examples and exit codes.
 """
@@ -11,10 +11,52 @@ from collections.abc import Iterator
 from typing import Final
 
 from gateway import __version__
+from gateway.cli.commands import Commands, add_command
+from gateway.errors import ExitCode
 
 _SUMMARY: Final = "STOMP gateway in front of RabbitMQ"
 _HEADING: Final = re.compile(r"^(\S.*):\n", re.MULTILINE)
 _NOT_SHOWN: Final = (argparse._HelpAction, argparse._SubParsersAction)
+
+_COMPLETION_DESCRIPTION = """\
+Print the script by which a shell completes commands, options and file names.
+"""
+
+_COMPLETION_EPILOG = """\
+examples:
+  bash   stomp-gateway completion bash > /etc/bash_completion.d/stomp-gateway
+         for one user: ~/.local/share/bash-completion/completions/stomp-gateway
+  zsh    stomp-gateway completion zsh > /usr/local/share/zsh/site-functions/_stomp-gateway
+  tcsh   stomp-gateway completion tcsh > ~/.stomp-gateway.tcsh, and source it in ~/.tcshrc
+
+  Then start a new shell.
+"""
+
+_MANUAL_DESCRIPTION = """\
+Print the manual page of all commands, in the format of man.
+"""
+
+_MANUAL_EPILOG = """\
+examples:
+  stomp-gateway manual | man -l -
+  stomp-gateway manual > /usr/local/share/man/man1/stomp-gateway.1
+"""
+
+SHELLS: Final = ("bash", "zsh", "tcsh")
+"""Shells that `completion` supports."""
+
+
+def add_manual(commands: Commands, parser: argparse.ArgumentParser) -> None:
+    """Add `completion` and `manual`, which describe all commands of ``parser``."""
+    completion = add_command(
+        commands, "completion", lambda options: _complete(parser, options.shell),
+        help="print the completion script of a shell", description=_COMPLETION_DESCRIPTION, epilog=_COMPLETION_EPILOG,
+    )  # fmt: skip
+    completion.add_argument("shell", choices=SHELLS, help="the shell")
+    add_command(
+        commands, "manual", lambda _: _print_manual(parser), help="print the manual page",
+        description=_MANUAL_DESCRIPTION, epilog=_MANUAL_EPILOG,
+    )  # fmt: skip
 
 
 def runnable_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -109,3 +151,20 @@ def _escaped(text: str) -> str:
     """Text without roff requests, and with hyphens that stay hyphens when a reader copies them."""
     text = text.replace("\\", "\\e").replace("-", "\\-")
     return "\\&" + text if text.startswith((".", "'")) else text
+
+
+def _complete(parser: argparse.ArgumentParser, shell: str) -> ExitCode:
+    import shtab  # noqa: PLC0415
+
+    kinds = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}
+    for command in runnable_commands(parser):
+        for action in command._actions:
+            if action.metavar in kinds:
+                action.complete = kinds[action.metavar]  # type: ignore[attr-defined]  # the way shtab expects it
+    print(shtab.complete(parser, shell))
+    return ExitCode.OK
+
+
+def _print_manual(parser: argparse.ArgumentParser) -> ExitCode:
+    print(manual_page(parser), end="")
+    return ExitCode.OK

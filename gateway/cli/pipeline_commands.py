@@ -8,17 +8,12 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from gateway.cli.commands import add_command
-from gateway.cli.lake_commands import add_lake_commands
-from gateway.cli.option_types import duration, size
-from gateway.cli.report_commands import add_compare, add_report
+from gateway.cli.commands import Commands, Run, add_command, duration, size
+from gateway.cli.lake_commands import add_compare, add_lake_commands, add_report
 from gateway.cli.stream_commands import add_stream_commands
 from gateway.errors import ExitCode, PipelineError, UsageError
-
-if TYPE_CHECKING:
-    from gateway.cli.commands import Commands, Run
 
 _PACKAGES: Final = ("deltalake", "pyarrow")
 
@@ -93,19 +88,13 @@ def _add_ingest(commands: Commands) -> None:
     schedule.add_argument("--once", action="store_true", help="ingest all finished segments, then end (default)")
     schedule.add_argument("--every", type=duration, metavar="TIME", help="look for new segments this often: 30s or 5m")
     ingest.add_argument(
-        "--idle-after",
-        type=duration,
-        default="1d",
-        metavar="TIME",
+        "--idle-after", type=duration, default="1d", metavar="TIME",
         help="a durable subscription without a connection for this long is idle (default: 1d)",
-    )
+    )  # fmt: skip
     ingest.add_argument(
-        "--abandoned-after",
-        type=duration,
-        default="7d",
-        metavar="TIME",
+        "--abandoned-after", type=duration, default="7d", metavar="TIME",
         help="and after this long it is abandoned (default: 7d)",
-    )
+    )  # fmt: skip
     ingest.add_argument(
         "--batch-bytes", type=size, default="256MiB", metavar="SIZE",
         help="how much a batch reads at most, if no single segment is larger (default: 256MiB)",
@@ -121,10 +110,9 @@ def _add_spark(parser: argparse.ArgumentParser) -> None:
     """Add the options about how to run Spark."""
     spark = parser.add_argument_group("Spark")
     spark.add_argument(
-        "--master",
-        metavar="URL",
+        "--master", metavar="URL",
         help="local[N], or a cluster such as spark://host:7077 (default: Spark's own, local[*])",
-    )
+    )  # fmt: skip
     spark.add_argument(
         "--conf", action="append", default=[], type=_setting, metavar="KEY=VALUE",
         help="a setting of Spark, such as spark.driver.memory=4g; repeat it for several",

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from gateway.cli.commands import add_command
+from gateway.cli.commands import Commands, Run, above_zero, add_command, duration, passcode_from, size
 from gateway.cli.lake_commands import add_lake
-from gateway.cli.option_types import above_zero, duration, size
 from gateway.errors import ExitCode, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gateway.cli.commands import Commands, Run
 
 _AMQP_PASSCODE: Final = "AMQP_PASSCODE"
 _STOMP_PASSCODE: Final = "STOMP_PASSCODE"
@@ -140,13 +134,6 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _passcode(options: argparse.Namespace, variable: str) -> str | None:
-    if options.passcode_file is None:
-        return os.environ.get(variable)
-    found: str = options.passcode_file.read_text(encoding="utf-8").rstrip("\r\n")
-    return found
-
-
 def _archive(options: argparse.Namespace) -> ExitCode:
     if not options.stream and options.super_stream is None:
         raise UsageError("give --stream NAME, or --super-stream NAME.")
@@ -159,7 +146,7 @@ def _archive(options: argparse.Namespace) -> ExitCode:
         "stream": json.dumps(options.stream),
         "superStream": options.super_stream,
         "login": options.login,
-        "password": _passcode(options, _AMQP_PASSCODE),
+        "password": passcode_from(options.passcode_file, _AMQP_PASSCODE, None),
     }
     wanted = ArchiveOptions(
         source={name: value for name, value in source.items() if value is not None},
@@ -182,7 +169,9 @@ def _replay(options: argparse.Namespace) -> ExitCode:
 
     server = None
     if not options.dry_run:
-        server = StompServer.read(options.to, options.login, _passcode(options, _STOMP_PASSCODE))
+        server = StompServer.read(
+            options.to, options.login, passcode_from(options.passcode_file, _STOMP_PASSCODE, None)
+        )
     wanted = ReplayOptions(options.lake, options.where, server, options.destination, options.rate, options.window)
     replay(wanted, sys.stdout, quiet=options.quiet)
     return ExitCode.OK

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gateway.cli.admin_commands import ENVIRONMENT, add_server_options, run_and_print
-from gateway.cli.commands import add_command
-from gateway.cli.option_types import duration
+from gateway.cli.commands import Commands, add_command, duration, exit_codes
+from gateway.errors import ExitCode
 
-if TYPE_CHECKING:
-    from gateway.cli.commands import Commands
-    from gateway.errors import ExitCode
-
-# As in `gateway.server.process.log_level`, which other commands do not load.
+# As in `gateway.server.process.logs`, which other commands do not load.
 _LEVELS: Final = ("debug", "info", "warning", "error", "configured")
 
 _TRACE_DESCRIPTION = """\
@@ -39,13 +35,10 @@ what a line shows:
   incomplete when its connection closes, for example without its NUL, is marked so.
 
   With --json each line is an object as the API has it.
-
-exit codes:
-  0    the time is over, or the session has ended
-  1    the gateway does not answer, refuses the request, or has no such session
-  2    the command line is wrong
-  130  interrupted (Ctrl-C)
-"""
+""" + exit_codes(
+    "the time is over, or the session has ended",
+    "the gateway does not answer, refuses the request, or has no such session",
+)
 
 _LOG_LEVEL_DESCRIPTION = """\
 Change the level of a running gateway's log lines for a while, through its admin listener; without LEVEL, show it.
@@ -59,13 +52,7 @@ examples:
   stomp-gateway log-level
   stomp-gateway log-level debug --for 30m
   stomp-gateway log-level configured          back to logging.level, at once
-
-exit codes:
-  0    done
-  1    the gateway does not answer, or refuses the request
-  2    the command line is wrong
-  130  interrupted (Ctrl-C)
-"""
+""" + exit_codes("done", "the gateway does not answer, or refuses the request")
 
 
 def add_trace(commands: Commands) -> None:
@@ -104,12 +91,12 @@ def add_trace(commands: Commands) -> None:
 
 def _run_trace(options: argparse.Namespace) -> ExitCode:
     # Imported here and below, so that other commands do not load these modules.
-    from gateway.admin.terminal_trace import trace  # noqa: PLC0415
+    from gateway.admin.terminal_commands import trace  # noqa: PLC0415
 
     return run_and_print(trace, options)
 
 
 def _run_log_level(options: argparse.Namespace) -> ExitCode:
-    from gateway.admin.terminal_log_level import log_level  # noqa: PLC0415
+    from gateway.admin.terminal_commands import log_level  # noqa: PLC0415
 
     return run_and_print(log_level, options)

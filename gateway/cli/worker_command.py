@@ -16,12 +16,12 @@ def main() -> None:
     # second to load: a signal may come in it.
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
-    from gateway.admin.worker_answers import WorkerAnswers  # noqa: PLC0415
+    from gateway.admin.admin_listener import view_of  # noqa: PLC0415
     from gateway.cli.commands import run_coroutine  # noqa: PLC0415
     from gateway.server.process.worker import Worker  # noqa: PLC0415
 
     calls, files, number = map(int, sys.argv[1:])
-    worker = Worker(number, WorkerAnswers(), socket.socket(fileno=files))
+    worker = Worker(number, view_of, socket.socket(fileno=files))
     run_coroutine(worker.run(socket.socket(fileno=calls)))
 
 

@@ -127,16 +127,11 @@ def socket_file(value: object, info: ValidationInfo) -> Path:
     return _files(info).socket(_name(value))
 
 
-def _readable_file(value: object, info: ValidationInfo) -> Path:
-    return _files(info).readable(_name(value))
+def _file_by(check: Callable[[ConfigFiles, str], Path]) -> BeforeValidator:
+    def checked(value: object, info: ValidationInfo) -> Path:
+        return check(_files(info), _name(value))
 
-
-def _certificate_file(value: object, info: ValidationInfo) -> Path:
-    return _files(info).certificates(_name(value))
-
-
-def _revocation_file(value: object, info: ValidationInfo) -> Path:
-    return _files(info).revocations(_name(value))
+    return BeforeValidator(checked, json_schema_input_type=str)
 
 
 def _key_file(value: object, info: ValidationInfo) -> Path:
@@ -152,8 +147,8 @@ VirtualHostName = Annotated[Text, AfterValidator(_virtual_host_name)]
 
 Directory = Annotated[Path, BeforeValidator(directory_of, json_schema_input_type=str)]
 """A directory, which need not exist."""
-ReadableFile = Annotated[Path, BeforeValidator(_readable_file, json_schema_input_type=str)]
-CertificateFile = Annotated[Path, BeforeValidator(_certificate_file, json_schema_input_type=str)]
-RevocationFile = Annotated[Path, BeforeValidator(_revocation_file, json_schema_input_type=str)]
+ReadableFile = Annotated[Path, _file_by(lambda files, name: files.readable(name))]
+CertificateFile = Annotated[Path, _file_by(lambda files, name: files.certificates(name))]
+RevocationFile = Annotated[Path, _file_by(lambda files, name: files.revocations(name))]
 KeyFile = Annotated[Path, BeforeValidator(_key_file, json_schema_input_type=str)]
 """The private key of the field `cert_file`, which must come before this one."""

@@ -13,12 +13,11 @@ from typing import Any, Final
 
 from pydantic_core import PydanticCustomError
 
+from gateway.config.addresses import BrokerUrl, ListenAddress, SocketAddress, UnixAddress, socket_path
 from gateway.config.listener_settings import SOCKET_KEYS, WEBSOCKET_KEYS, Listener
 from gateway.config.mistakes import Finding, Trail, closest, mapping, path_text
 from gateway.config.model import PASS_THROUGH
 from gateway.config.rules import argument_mistake, rule_mistakes
-from gateway.config.scalars import BrokerUrl, SocketAddress
-from gateway.config.unix_address import ListenAddress, UnixAddress, socket_path
 
 _KINDS: Final = ("tcp", "websocket", "unix")
 _TLS_FILES: Final = ("ca_file", "cert_file", "key_file")

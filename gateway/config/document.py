@@ -20,10 +20,7 @@ from gateway.config.yaml_errors import YamlSyntaxError, yaml_syntax_error
 _VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>[^}]*)(?P<end>\}?))")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CIRCULAR_ALIAS = ("This YAML alias refers to a place that it is part of.", "Write the keys out.")
-_WORD_IN_BRACES = (
-    "Within { } stands key: value, and here is text without a colon.",
-    BRACES_ADVICE,
-)
+_WORD_IN_BRACES = ("Within { } stands key: value, and here is text without a colon.", BRACES_ADVICE)
 _NO_SPACE = ("A space belongs behind this colon, or the text needs quotes.", 'Write key: value, or key: "text".')
 _TAG = "tag:yaml.org,2002:"
 

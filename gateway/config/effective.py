@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from pydantic import BaseModel, SecretStr
 
+from gateway.config.addresses import UnixAddress
 from gateway.config.broker_user import AdminUser, User
 from gateway.config.listener_settings import SOCKET_KEYS, WEBSOCKET_KEYS, AdminSettings, Listener
 from gateway.config.model import GatewayConfig
-from gateway.config.unix_address import UnixAddress
 from gateway.config.virtual_host import VirtualHostSettings
 from gateway.patterns import Pattern
 

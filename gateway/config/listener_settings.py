@@ -8,23 +8,24 @@ from __future__ import annotations
 import re
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from gateway.config.base_models import CertificateFile, ConfigModel, KeyFile, MergeableModel, RevocationFile, Text
-from gateway.config.broker_user import AdminUser
-from gateway.config.networks import Network
-from gateway.config.scalars import Count, Duration, Size, SocketAddress, Switch, mistake
-from gateway.config.tls_ciphers import checked_ciphers
-from gateway.config.unix_address import (
+from gateway.config.addresses import (
     LISTEN_PATTERN,
     FileMode,
     HostPortOrSocket,
     ListenAddress,
+    Network,
+    SocketAddress,
     SocketFile,
     SocketGroup,
 )
+from gateway.config.base_models import ConfigModel, MergeableModel, Text
+from gateway.config.broker_user import AdminUser
+from gateway.config.scalars import Count, Duration, Size, Switch, mistake
+from gateway.config.tls_settings import ListenerTls, ServerTls
 
 DEFAULT_ADMIN_ADDRESS: Final = SocketAddress("127.0.0.1", 15693)
 
@@ -71,56 +72,6 @@ def _header_value(value: str) -> str:
     if not value.isascii() or not value.isprintable() or value != value.strip():
         raise mistake("The value of an HTTP header is printable ASCII on one line, for example max-age=31536000.")
     return value
-
-
-def _version_as_text(value: object) -> object:
-    """YAML reads an unquoted 1.2 as a number."""
-    return str(value) if isinstance(value, float) else value
-
-
-TlsVersion = Annotated[Literal["1.2", "1.3"], BeforeValidator(_version_as_text)]
-
-
-class CertificateLogin(ConfigModel):
-    """Which name of a client's certificate stands in for a login; `certificate_users` says whose name it is."""
-
-    name: Literal["distinguished_name", "common_name", "subject_alternative_name"] = "distinguished_name"
-    """The whole subject (RFC 4514), its common names joined by commas, or an alternative name."""
-    san_type: Literal["dns", "ip", "email", "uri", "other_name"] = "dns"
-    """For subject_alternative_name: which kind of alternative name."""
-    san_index: Annotated[int, Count(least=0)] = 0
-    """For subject_alternative_name: which one of that kind, counted from 0."""
-
-
-class ServerTls(ConfigModel):
-    """TLS toward clients: a certificate, and what is asked of theirs."""
-
-    cert_file: CertificateFile
-    """The gateway's certificate and its chain (PEM). Relative to this file's directory."""
-    key_file: KeyFile
-    """The private key (PEM, not encrypted) of cert_file."""
-    ca_file: CertificateFile | None = None
-    """Certificates (PEM) that clients' certificates are checked against. verify needs it."""
-    verify: Literal["none", "optional", "required"] = "none"
-    """none asks for no client certificate. optional checks one if there is one. required refuses clients without a
-    valid one."""
-    crl_file: RevocationFile | None = None
-    """Lists of revoked certificates (PEM, CRLs) of the authorities that issue clients' certificates. Needs verify. A
-    client is refused if its certificate is in its issuer's list, and if the list is missing or out of date."""
-    min_version: TlsVersion = "1.2"
-    """The oldest version of TLS that is accepted."""
-    max_version: TlsVersion = "1.3"
-    """The newest version of TLS that is accepted."""
-    ciphers: Annotated[Text, AfterValidator(checked_ciphers)] = "ECDHE+AESGCM:ECDHE+CHACHA20"
-    """The ciphers of TLS 1.2, as OpenSSL writes them, the best first. TLS 1.3 always has all of its own."""
-
-
-class ListenerTls(ServerTls):
-    """TLS of a listener: its own certificate, and what is asked of the clients."""
-
-    certificate_login: CertificateLogin | None = None
-    """Let a client without a login header log in by its certificate. Needs verify. null: certificates say nothing about
-    who a client is."""
 
 
 class Listener(ConfigModel):

@@ -15,11 +15,10 @@ from typing import Final
 from pydantic_core import PydanticCustomError
 
 from gateway.config.config_files import ConfigFiles, default_journal_directory
-from gateway.config.listener_settings import ServerTls
+from gateway.config.journal_settings import AMQP, LARGEST_STREAM_SEGMENT
 from gateway.config.mistakes import Finding, Trail, path_text
 from gateway.config.model import GatewayConfig
 from gateway.config.rules import DestinationRule, QueueArguments
-from gateway.config.ship_settings import AMQP, LARGEST_STREAM_SEGMENT
 from gateway.config.virtual_host import VirtualHost, VirtualHostSettings
 from gateway.patterns import Pattern
 
@@ -58,12 +57,8 @@ def _settings(name: str, *keys: str) -> tuple[Trail, ...]:
 
 def _certificates_and_ciphers(config: GatewayConfig, in_file: Place) -> Iterator[Finding]:
     """Certificates that are too weak for the security level of their ciphers, for example."""
-    places: list[tuple[Trail, ServerTls | None]] = [
-        (in_file(("listeners", position, "tls")), listener.tls) for position, listener in enumerate(config.listeners)
-    ]
-    for trail, tls in (*places, (("admin", "tls"), config.admin.tls)):
-        if tls is None:
-            continue
+    for place, tls in config.server_tls():
+        trail = in_file(place)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.set_ciphers(tls.ciphers)
         try:

@@ -19,34 +19,15 @@ Trail = tuple[str | int, ...]
 """The way to a place in the file: keys and list positions from the top."""
 
 _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "ssl": ("tls",),
-    "address": ("tcp",),
-    "bind": ("tcp", "address"),
-    "port": ("tcp", "address"),
-    "host": ("tcp", "address", "urls", "virtual_hosts"),
-    "hosts": ("virtual_hosts", "urls"),
-    "url": ("urls",),
-    "broker": ("upstream",),
-    "brokers": ("upstream", "urls"),
-    "rabbitmq": ("upstream",),
-    "servers": ("urls",),
-    "vhost": ("amqp_vhost", "virtual_hosts"),
-    "vhosts": ("virtual_hosts",),
-    "user": ("login", "default_user"),
-    "username": ("login",),
-    "password": ("passcode",),
-    "password_file": ("passcode_file",),
-    "cert": ("cert_file",),
-    "certfile": ("cert_file",),
-    "certificate": ("cert_file",),
-    "key": ("key_file",),
-    "keyfile": ("key_file",),
-    "ca": ("ca_file",),
-    "cacertfile": ("ca_file",),
-    "rules": ("destination_rules",),
-    "exchange": ("default_topic_exchange",),
-    "from": ("destination",),
-}
+    "ssl": ("tls",), "address": ("tcp",), "bind": ("tcp", "address"), "port": ("tcp", "address"),
+    "host": ("tcp", "address", "urls", "virtual_hosts"), "hosts": ("virtual_hosts", "urls"), "url": ("urls",),
+    "broker": ("upstream",), "brokers": ("upstream", "urls"), "rabbitmq": ("upstream",), "servers": ("urls",),
+    "vhost": ("amqp_vhost", "virtual_hosts"), "vhosts": ("virtual_hosts",), "user": ("login", "default_user"),
+    "username": ("login",), "password": ("passcode",), "password_file": ("passcode_file",), "cert": ("cert_file",),
+    "certfile": ("cert_file",), "certificate": ("cert_file",), "key": ("key_file",), "keyfile": ("key_file",),
+    "ca": ("ca_file",), "cacertfile": ("ca_file",), "rules": ("destination_rules",),
+    "exchange": ("default_topic_exchange",), "from": ("destination",),
+}  # fmt: skip
 """Our keys by the names that other servers' configurations have for them."""
 
 _EXAMPLES: Final[Mapping[str, str]] = {

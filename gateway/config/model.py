@@ -14,10 +14,11 @@ from typing import Annotated, Literal, Self, cast
 from pydantic import Field, PrivateAttr, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
+from gateway.config.addresses import Network, SocketAddress
 from gateway.config.base_models import MergeableModel, VirtualHostName, fits_short_string, merge
 from gateway.config.listener_settings import AdminSettings, Listener
-from gateway.config.networks import Network
-from gateway.config.scalars import VARIABLE_PATTERN, Count, Duration, SocketAddress, Switch
+from gateway.config.scalars import VARIABLE_PATTERN, Count, Duration, Switch
+from gateway.config.tls_settings import ServerTls
 from gateway.config.virtual_host import Upstream, VirtualHost, VirtualHostEntry, VirtualHostSettings
 from gateway.config.worker_count import WorkerCount
 from gateway.errors import Mistake
@@ -163,6 +164,14 @@ class GatewayConfig(MergeableModel):
             return None
         amqp_vhost = host if model.amqp_vhost == PASS_THROUGH else model.amqp_vhost
         return model.model_copy(update={"name": host, "amqp_vhost": amqp_vhost})
+
+    def server_tls(self) -> Iterator[tuple[tuple[str | int, ...], ServerTls]]:
+        """The TLS settings toward clients and operators, each with its place."""
+        for position, listener in enumerate(self.listeners):
+            if listener.tls is not None:
+                yield ("listeners", position, "tls"), listener.tls
+        if self.admin.tls is not None:
+            yield ("admin", "tls"), self.admin.tls
 
     def resolved_virtual_hosts(self) -> Iterator[VirtualHost]:
         """Every entry of `virtual_hosts` with the defaults merged in; `"*"` under that name."""

@@ -107,8 +107,7 @@ RulePattern = Annotated[Pattern, made_from_text(Pattern, _ruled, _pattern_text)]
 QueuePattern = Annotated[Pattern, made_from_text(Pattern, _declared, _pattern_text)]
 LoginPattern = Annotated[Pattern, made_from_text(Pattern, _pattern, _pattern_text)]
 ArgumentTable = Annotated[
-    Mapping[Text, Annotated[bool | int | str, BeforeValidator(_argument)]],
-    AfterValidator(_arguments),
+    Mapping[Text, Annotated[bool | int | str, BeforeValidator(_argument)]], AfterValidator(_arguments)
 ]
 
 

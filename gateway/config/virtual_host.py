@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from gateway.config.archives import Archive
+from gateway.config.addresses import BrokerUrl
 from gateway.config.base_models import (
     CertificateFile,
     EncodedText,
@@ -25,12 +25,16 @@ from gateway.config.base_models import (
     made_from_text,
 )
 from gateway.config.broker_user import User
-from gateway.config.journal_settings import JournalSettings
+from gateway.config.journal_settings import Archive, JournalSettings
 from gateway.config.rules import DestinationRule, OnSendError, QueueArguments
-from gateway.config.scalars import BrokerUrl, Count, Duration, Factor, Size, Switch, mistake
+from gateway.config.scalars import Count, Duration, Factor, Size, Switch, mistake
 
 # Words of printable ASCII, without the characters that have to be escaped in a header.
 _SERVER_HEADER: Final = re.compile(r"(?=.{1,255}\Z)[!-9;-\[\]-~]+(?: [!-9;-\[\]-~]+)*\Z")
+
+
+# Bounds of transactions in the plugin's next version.
+_NEXT_TRANSACTIONS: Final = {"max_open": 16, "max_actions": 1024}
 
 
 def _server_header(text: str) -> bytes:
@@ -186,7 +190,10 @@ class VirtualHostSettings(MergeableModel):
     conformance: Literal["plugin", "strict"] = "plugin"
     """plugin: most ERRORs leave the connection open. strict: every ERROR closes it, as STOMP demands."""
     compatibility: Literal["released", "next"] = "released"
-    """Whose names and texts are used: the released plugin's (up to 4.3), or those of its next version."""
+    """Which plugin is the model: the released one (up to 4.3), or its next version where that differs on purpose."""
+    unsubscribe_deletes: Literal["named", "own"] = "named"
+    """Which queue a durable UNSUBSCRIBE of a /topic deletes. named: the one that its own headers name, as with the
+    plugin, even if it belongs to another client. own: that of the subscription. With compatibility: next it is own."""
     hide_server_info: Annotated[bool, Switch()] = False
     """Leave the server header out of CONNECTED."""
     server_header: ServerHeader | None = None
@@ -242,8 +249,23 @@ class VirtualHostSettings(MergeableModel):
 
     @property
     def next_release(self) -> bool:
-        """Whether the names and texts of the plugin's next version are used."""
+        """Whether the plugin's next version is the model."""
         return self.compatibility == "next"
+
+    @property
+    def deletes_own_queue(self) -> bool:
+        """Whether a durable UNSUBSCRIBE deletes the queue of its subscription, whatever its headers name."""
+        return self.next_release or self.unsubscribe_deletes == "own"
+
+    @property
+    def transaction_limits(self) -> TransactionLimits:
+        """Bounds of transactions. What the configuration leaves out is as small as in the model."""
+        limits = self.transactions
+        if not self.next_release:
+            return limits
+        return limits.model_copy(
+            update={key: most for key, most in _NEXT_TRANSACTIONS.items() if key not in limits.model_fields_set}
+        )
 
     @property
     def exclusive_queues(self) -> bool | None:

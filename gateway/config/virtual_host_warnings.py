@@ -11,12 +11,11 @@ from typing import Final
 
 from gateway.config.base_models import MergeableModel
 from gateway.config.config_files import default_journal_directory
-from gateway.config.listener_warnings import only_local
+from gateway.config.journal_settings import AMQP
+from gateway.config.listener_warnings import is_local, only_local
 from gateway.config.mistakes import Finding, Trail
 from gateway.config.model import PASS_THROUGH, GatewayConfig
-from gateway.config.network_warnings import is_local
 from gateway.config.rules import QueueArguments
-from gateway.config.ship_settings import AMQP
 from gateway.config.virtual_host import Limit, VirtualHost
 
 _OF_STREAMS = frozenset(("x-max-age", "x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes"))

@@ -23,8 +23,9 @@ class WorkerCount(Count):
 
     most: int = 256
 
-    def _read(self, value: object) -> int:
-        return super()._read(min(cores(), self.most) if value == "auto" else value)
+    def read(self, value: object) -> int:
+        """See `Quantity`."""
+        return super().read(min(cores(), self.most) if value == "auto" else value)
 
 
 def cores() -> int:

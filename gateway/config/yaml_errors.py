@@ -54,102 +54,81 @@ _SECOND_DOCUMENT: Final = (
 # The first that fits counts.
 _SAYINGS: Final = (
     _Saying(
-        "",
-        "An IPv6 address needs quotes.",
-        'Put it in quotes, with its port: "[::]:61613".',
+        "", "An IPv6 address needs quotes.", 'Put it in quotes, with its port: "[::]:61613".',
         line=r":\s+\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\](:|\s|$)",
     ),
     _Saying("", "A star that is a key needs quotes.", 'Write "*".', line=r"(^|[\s{,])\*\s*:"),
     _Saying("character '\\\\t'", "YAML does not allow a tab here.", "Write spaces."),
     _Saying(
         "character '[@`%>|]' that cannot|undefined (alias|tag)|scanning an? (alias|anchor|tag|directive|block scalar)",
-        "Text that starts with one of * & ! | > @ % ` needs quotes.",
-        "Put it in quotes.",
+        "Text that starts with one of * & ! | > @ % ` needs quotes.", "Put it in quotes.",
     ),
     _Saying(
-        "sequence entries are not allowed",
-        "A list begins on a line of its own, below its key.",
+        "sequence entries are not allowed", "A list begins on a line of its own, below its key.",
         "Put the dash on the next line, or write [one, two].",
     ),
     _Saying(
-        "expected the node content, but found '[]},]'",
-        "A value belongs here, or the { or [ was not opened.",
+        "expected the node content, but found '[]},]'", "A value belongs here, or the { or [ was not opened.",
         "Write { } and [ ] in pairs, with one comma between entries.",
     ),
     _Saying("another document|<document end>", *_SECOND_DOCUMENT),
     _Saying("<document start>", *_SECOND_DOCUMENT, before=r"^\.\.\."),
     _Saying(
-        "flow.*but got '[{[]'",
-        "Inside { } and [ ], text with braces or brackets needs quotes.",
+        "flow.*but got '[{[]'", "Inside { } and [ ], text with braces or brackets needs quotes.",
         'Write "/queue/{login}.*" or "${NAME}", quotes included.',
     ),
     _Saying(
-        "flow.*but got ':'",
-        "Text that holds a colon and a space needs quotes.",
-        "Put it in quotes; or close the { or [ before it.",
-        line=r"[{\[].*:\s.*:\s",
+        "flow.*but got ':'", "Text that holds a colon and a space needs quotes.",
+        "Put it in quotes; or close the { or [ before it.", line=r"[{\[].*:\s.*:\s",
     ),
     _Saying(
-        "flow node.*stream end",
-        "The file ends here, and a { or [ in it is not closed.",
-        "Write { } and [ ] in pairs.",
+        "flow node.*stream end", "The file ends here, and a { or [ in it is not closed.", "Write { } and [ ] in pairs.",
     ),
     _Saying(
         "flow (mapping|sequence).*but got",
         "The { or [ that opens here is not closed where it should be, or a comma is missing.",
-        "Write { } and [ ] in pairs, with a comma after each entry.",
-        at_start=True,
+        "Write { } and [ ] in pairs, with a comma after each entry.", at_start=True,
     ),
     _Saying(
-        "quoted scalar.*end of stream",
-        "The quote that opens here is not closed.",
-        "Close it; in single quotes, write '' for an apostrophe.",
-        at_start=True,
+        "quoted scalar.*end of stream", "The quote that opens here is not closed.",
+        "Close it; in single quotes, write '' for an apostrophe.", at_start=True,
     ),
     _Saying(
-        "escape character|expected escape sequence",
-        "In double quotes a backslash begins an escape, and this is none.",
+        "escape character|expected escape sequence", "In double quotes a backslash begins an escape, and this is none.",
         "Use single quotes, or write two backslashes for one.",
     ),
     _Saying(
-        "<block end>.*'<scalar>'",
-        "The quoted text before this has ended already.",
+        "<block end>.*'<scalar>'", "The quoted text before this has ended already.",
         "Put all of the text into the quotes; in single quotes, write '' for an apostrophe.",
     ),
     _Saying(
-        "block collection.*<block end>.*'\\?'",
-        "Here is a key, and the lines above it in this column are a list.",
+        "block collection.*<block end>.*'\\?'", "Here is a key, and the lines above it in this column are a list.",
         "Begin it with a dash, or in the column of the key that it belongs beside.",
     ),
     _Saying(
-        "<block end>|expected '<document start>'",
-        "The indentation does not fit the lines above.",
+        "<block end>|expected '<document start>'", "The indentation does not fit the lines above.",
         "Begin all keys of one mapping in the same column, and all dashes of one list.",
     ),
     _Saying(
-        "mapping values are not allowed",
-        "Text that holds a colon and a space needs quotes.",
-        "Put it in quotes.",
+        "mapping values are not allowed", "Text that holds a colon and a space needs quotes.", "Put it in quotes.",
         line=r":\s.*:(\s|$)",
     ),
     _Saying(
         "mapping values are not allowed|could not find expected ':'",
         "A key ends with a colon and a space, an entry of a list begins with a dash and a space.",
-        "Write the space in the line before.",
-        before=r"^\s*(- *)?[\w.-]+:[^\s:/]\S*$",
+        "Write the space in the line before.", before=r"^\s*(- *)?[\w.-]+:[^\s:/]\S*$",
     ),
     _Saying(
         "could not find expected ':'",
         "A key ends with a colon and a space, an entry of a list begins with a dash and a space.",
-        "Write key: value, or - entry.",
-        at_start=True,
+        "Write key: value, or - entry.", at_start=True,
     ),
     _Saying(
         "mapping values are not allowed",
         "The indentation does not fit: the key in the line before has a value already.",
         "Begin this key in the column of that one, or delete the value there.",
     ),
-)
+)  # fmt: skip
 
 
 def yaml_syntax_error(error: yaml.YAMLError, text: str) -> YamlSyntaxError:

@@ -2,7 +2,8 @@
 
 At level session the counters count: `SendStats` and `DeliveryStats` make a `StatLine` of what happened since the last
 one. At level message they write: `SendLog` and `DeliveryLog` append a line for each message, confirm and
-acknowledgement.
+acknowledgement. With ``journal.correlate`` deliveries also know when their messages were published. The clocks of two
+gateways may differ: a message that seems to be delivered before it was published has waited for nothing.
 
 HOT: ``sent``, ``confirmed``, ``delivered`` and ``settled`` are called for each message. ``make bench-journal`` measures
 their cost.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gateway.journal.histogram import bucket_of
+from gateway.journal.histogram import Latencies
 from gateway.journal.schema import AckLine, ConfirmLine, DeliveryLine, NackLine, SendLine, StatLine
 from gateway.journal.session_lines import DeliveryTimes, SessionLines, SubscriptionFields, delivery_times
 from gateway.journal.writer import BATCH
@@ -33,39 +34,6 @@ class CountedSubscription(Protocol):
 
 
 # Level session.
-
-
-class Latencies:
-    """Counts of latencies by bucket.
-
-    Messages that are confirmed or acknowledged together were mostly sent or delivered together, so those with the same
-    latency as the last one are counted first, and go into their bucket together.
-    """
-
-    __slots__ = ("_counts", "_latency", "_number")
-
-    def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
-        self._latency = self._number = 0
-
-    def add(self, latency: int, number: int = 1) -> None:
-        """Count some messages of one latency. HOT."""
-        if latency != self._latency:
-            self._enter()
-            self._latency = latency
-        self._number += number
-
-    def _enter(self) -> None:
-        if self._number:
-            bucket = bucket_of(self._latency)
-            self._counts[bucket] = self._counts.get(bucket, 0) + self._number
-            self._number = 0
-
-    def take(self) -> dict[int, int]:
-        """The counts by bucket since the last call."""
-        self._enter()
-        counts, self._counts = self._counts, {}
-        return counts
 
 
 class SendStats:
@@ -340,3 +308,59 @@ class DeliveryLog:
         writer.events.append(line)
         if len(writer.events) >= BATCH:
             writer.flush()
+
+
+# With the time of publishing.
+
+
+class CorrelatedDeliveryStats(DeliveryStats):
+    """Counts how long the messages of one subscription have waited."""
+
+    __slots__ = ("_is_acknowledged", "_waits", "published")
+
+    def __init__(self, lines: SessionLines, subscription: CountedSubscription, fields: SubscriptionFields) -> None:
+        super().__init__(lines, subscription, fields)
+        self.published: int | None = None
+        self._is_acknowledged = subscription.mode is not AckMode.AUTO
+        self._waits = Latencies()
+
+    def delivered(self, tag: int, redelivered: bool, size: int) -> None:
+        """See `DeliveryCounter`. With ack:auto, too."""
+        if self._is_acknowledged:
+            super().delivered(tag, redelivered, size)
+        if self.published is not None:
+            self._waits.add(max(0, self._clock.time - self.published))
+
+    def lost(self, last_tag: int, outstanding: int) -> None:
+        """See `DeliveryCounter`."""
+        if self._is_acknowledged:
+            super().lost(last_tag, outstanding)
+
+    def take(self) -> StatLine | None:
+        """What was counted since the last call."""
+        line, waits = super().take(), self._waits.take()
+        if line is not None and waits:
+            line.h = {**{f"queue:{bucket}": count for bucket, count in waits.items()}, **(line.h or {})}
+        return line
+
+
+class CorrelatedDeliveryLog(DeliveryLog):
+    """Writes for each message of one subscription how long it has waited."""
+
+    __slots__ = ("published",)
+
+    def __init__(self, lines: SessionLines, subscription: CountedSubscription, fields: SubscriptionFields) -> None:
+        super().__init__(lines, subscription, fields)
+        self.published: int | None = None
+
+    def delivered(self, tag: int, redelivered: bool, size: int) -> None:
+        """See `DeliveryCounter`."""
+        writer = self._writer
+        if len(writer.events) >= BATCH - 1:
+            # Or the line would be handed over before it is complete.
+            writer.flush()
+        before = len(writer.events)
+        super().delivered(tag, redelivered, size)
+        line = writer.events[-1] if len(writer.events) > before else None
+        if self.published is not None and isinstance(line, DeliveryLine):
+            line.ql = max(0, line.t - self.published)

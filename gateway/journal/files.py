@@ -29,8 +29,7 @@ from typing import BinaryIO, Final
 
 import structlog
 
-from gateway.journal.segment_retention import SegmentRetention
-from gateway.journal.segments import DAYS, SegmentName, end_of_lines
+from gateway.journal.segments import DAYS, SegmentName, SegmentRetention, end_of_lines
 
 log = structlog.get_logger("gateway.journal")
 

@@ -49,3 +49,36 @@ def percentile(counts: Mapping[int, float], share: float) -> int | None:
         if seen >= rank:
             return highest_of(bucket)
     return highest_of(max(counts))
+
+
+class Latencies:
+    """Counts of latencies by bucket.
+
+    Messages that are confirmed or acknowledged together were mostly sent or delivered together, so those with the same
+    latency as the last one are counted first, and go into their bucket together.
+    """
+
+    __slots__ = ("_counts", "_latency", "_number")
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._latency = self._number = 0
+
+    def add(self, latency: int, number: int = 1) -> None:
+        """Count some messages of one latency. HOT."""
+        if latency != self._latency:
+            self._enter()
+            self._latency = latency
+        self._number += number
+
+    def _enter(self) -> None:
+        if self._number:
+            bucket = bucket_of(self._latency)
+            self._counts[bucket] = self._counts.get(bucket, 0) + self._number
+            self._number = 0
+
+    def take(self) -> dict[int, int]:
+        """The counts by bucket since the last call."""
+        self._enter()
+        counts, self._counts = self._counts, {}
+        return counts

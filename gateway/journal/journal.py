@@ -16,9 +16,8 @@ import structlog
 
 from gateway import __version__
 from gateway.config.config_files import default_journal_directory
-from gateway.config.journal_settings import JournalSettings
+from gateway.config.journal_settings import AMQP, JournalSettings
 from gateway.config.model import PASS_THROUGH, GatewayConfig
-from gateway.config.ship_settings import AMQP
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import GatewayError, JournalError, StompError
 from gateway.journal import schema
@@ -28,7 +27,7 @@ from gateway.journal.segments import of_gateway, worker_node
 from gateway.journal.session_recorder import VirtualHostJournal
 from gateway.journal.ship_targets import open_store
 from gateway.journal.shipper import Shipper, ShipStats, ShipTarget
-from gateway.journal.stream_broker import StreamBroker
+from gateway.journal.stream import StreamBroker, StreamTarget
 from gateway.journal.writer import Clock, Writer, WriterSettings
 from gateway.session.session import Session
 
@@ -218,6 +217,10 @@ class Journal:
         found = self._by_host.get(name or PASS_THROUGH)
         return None if found is None else found[1]
 
+    def _of_default(self) -> VirtualHostJournal | None:
+        virtual_host = self._config.virtual_host(None)
+        return self._of(None if virtual_host is None else virtual_host.name)
+
     def recorder(self, session: Session, connected: int, host: str, *, tls: bool) -> Recorder | None:
         """Begin to journal a session that has logged in; None if its virtual host has no journal.
 
@@ -231,12 +234,23 @@ class Journal:
 
     def refused(self, error: StompError, host: str) -> None:
         """Write an ERROR to a client that has not logged in, by its address, to the default virtual host's journal."""
-        virtual_host = self._config.virtual_host(None)
-        journal = self._of(None if virtual_host is None else virtual_host.name)
+        journal = self._of_default()
         if journal is not None:
             self.clock.tick()
             line = schema.ErrorLine(self.clock.time, 0, schema.error_code(error), ip=peer_name(host, journal.peers))
             journal.writer.put(line)
+
+    def audit(self, code: str, user: str | None, host: str | None) -> None:
+        """Write what somebody asked for to the default virtual host's journal, or else to the first that there is.
+
+        ``host`` is the address that it came from; None if it was a signal.
+        """
+        journal = self._of_default() or next((journal for _, journal in self._by_host.values()), None)
+        if journal is not None:
+            self.clock.tick()
+            name = None if user is None else journal.users.name(user.encode(errors="replace"))
+            ip = None if host is None else peer_name(host, journal.peers)
+            journal.writer.put(schema.AuditLine(self.clock.time, 0, code, name, ip))
 
     def flush(self) -> None:
         """Write what has collected. Called a few times a second."""
@@ -275,14 +289,10 @@ def _target(virtual_host: VirtualHost) -> ShipTarget:
     ship = virtual_host.journal.ship
     if ship.to is None or ship.to != AMQP:
         return open_store(str(ship.to))
-    from gateway.journal.stream_target import StreamTarget  # noqa: PLC0415 - not every gateway ships to a stream
-
-    upstream, user = virtual_host.upstream, ship.user or virtual_host.default_user
+    user = ship.user or virtual_host.default_user
     if user is None:
         raise GatewayError("shipping to amqp needs a user")
-    name = "/" if virtual_host.amqp_vhost == PASS_THROUGH else virtual_host.amqp_vhost
-    broker = StreamBroker(upstream.urls, user, name, ship.stream, upstream.tls)
-    return StreamTarget(broker, ship.stream_max_bytes, ship.stream_max_age)
+    return StreamTarget(StreamBroker.of(virtual_host, user, ship.stream), ship.stream_max_bytes, ship.stream_max_age)
 
 
 def _as_text(value: object) -> str:

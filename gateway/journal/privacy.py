@@ -33,7 +33,7 @@ KIND_CODES: Final = {
 
 # Names that brokers and gateways generate: their number is unbounded, and they mean nothing.
 _GENERATED: Final = re.compile(
-    r"(?P<kept>/(?:temp-queue|reply-queue)/|/(?:amq/)?queue/(?:amq\.gen-|stomp-subscription-)).+", re.DOTALL
+    r"(?P<kept>/(?:temp-queue|reply-queue)/|/(?:amq/)?queue/(?:amq\.gen-|stomp\.gen-|stomp-subscription-)).+", re.DOTALL
 )
 KEY_NAME: Final = ".users.key"
 _KEY_SIZE: Final = 32  # bytes

@@ -52,7 +52,8 @@ ERROR_CODES: Final = frozenset(
         "invalid-destination", "unknown-destination", "missing-header", "invalid-header", "invalid-id",
         "invalid-selector",
         "processing-error", "duplicated-subscription-identifier", "missing-destination-or-id", "no-subscription-found",
-        "subscription-not-found", "server-cancelled-subscription", "missing-transaction", "bad-transaction",
+        "subscription-not-found", "message-not-found", "server-cancelled-subscription", "missing-transaction",
+        "bad-transaction",
         "transaction-limit-exceeded", "transaction-too-large", "transaction-expired", "transaction-interrupted",
         "message-rejected", "unroutable-message", "heart-beat-timeout", "slow-consumer", "broker-timeout",
         "token-refused", "token-expired", "destination-denied", "closed-by-operator", "shutting-down",
@@ -65,13 +66,20 @@ ERROR_CODES: Final = frozenset(
 )  # fmt: skip
 """Every value of ``x`` in an ``err`` line, besides ``other``. None holds a client's or the broker's text."""
 
+AUDIT_CODES: Final = frozenset(
+    f"{action}{outcome}"
+    for action in ("reload", "stop", "close-session", "trace", "log-level", "fail-back", "login", "request")
+    for outcome in ("", "-refused", "-failed")
+)
+"""Every value of ``x`` in an ``audit`` line: an action, and what came of it if it was not done."""
+
 
 def error_code(error: StompError) -> str:
     """The code of an error: its message header in lower case with hyphens, if that is a known code.
 
     What a rule of the operator's denies looks like a refusal of the broker's to clients, but not here.
     """
-    if error.close is CloseReason.DESTINATION_DENIED:
+    if error.reason is CloseReason.DESTINATION_DENIED:
         return "destination-denied"
     code = error.message.lower().replace(" ", "-").replace("_", "-")
     return code if code in ERROR_CODES else OTHER
@@ -257,6 +265,14 @@ class ErrorLine(Line, tag="err"):
     ip: str | None = None
 
 
+class AuditLine(Line, tag="audit"):
+    """Somebody asked the gateway for an action. ``x``: one of `AUDIT_CODES`. ``u``: the user of the admin listener."""
+
+    x: str
+    u: str | None = None
+    ip: str | None = None
+
+
 class HoldLine(SessionLine, tag="blk"):
     """A hold ended, and the gateway reads the client again. ``x``: which hold. ``l``: for how long.
 
@@ -289,7 +305,7 @@ class StatLine(DestinationLine, tag="stat"):
 
 AnyLine = (
     OpenLine | CloseLine | DropLine | ConnectLine | EndLine | UseLine | SubscribeLine | UnsubscribeLine | SendLine
-    | ConfirmLine | DeliveryLine | AckLine | NackLine | ErrorLine | HoldLine | StatLine
+    | ConfirmLine | DeliveryLine | AckLine | NackLine | ErrorLine | AuditLine | HoldLine | StatLine
 )  # fmt: skip
 """Every line that this version writes."""
 

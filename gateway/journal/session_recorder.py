@@ -8,8 +8,15 @@ from typing import Final
 
 from gateway.errors import StompError
 from gateway.journal import schema
-from gateway.journal.correlated_counters import CorrelatedDeliveryLog, CorrelatedDeliveryStats
-from gateway.journal.counters import CountedSubscription, DeliveryLog, DeliveryStats, SendLog, SendStats
+from gateway.journal.counters import (
+    CorrelatedDeliveryLog,
+    CorrelatedDeliveryStats,
+    CountedSubscription,
+    DeliveryLog,
+    DeliveryStats,
+    SendLog,
+    SendStats,
+)
 from gateway.journal.privacy import DestinationNames, UserNames, shown
 from gateway.journal.session_lines import SessionLines, SubscriptionFields
 from gateway.journal.writer import Writer

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import re
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -61,17 +62,22 @@ class DirectoryTarget:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
+    @contextmanager
+    def _ship_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ShipError(f"{self._directory}: {error.strerror or error}") from error
+
     def put(self, name: str, data: bytes) -> None:
         """See `ShipTarget`."""
         path = self._directory / name
-        try:
+        with self._ship_errors():
             if path.exists():
                 _expect_size(name, path.stat().st_size, len(data))
-                return
-            make_directory(path.parent)
-            self._write(path, data)
-        except OSError as error:
-            raise ShipError(f"{self._directory}: {error.strerror or error}") from error
+            else:
+                make_directory(path.parent)
+                self._write(path, data)
 
     def _write(self, path: Path, data: bytes) -> None:
         """A reader sees all of it or nothing."""
@@ -85,7 +91,7 @@ class DirectoryTarget:
             part.rename(path)
             self._remove_left(path.parent)
         except OSError:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 part.unlink()
             raise
         sync_directory(path.parent)
@@ -93,26 +99,23 @@ class DirectoryTarget:
     def _remove_left(self, directory: Path) -> None:
         """Remove what processes left that were killed on the way; another one may be writing a new one now."""
         for left in directory.glob(".*.part"):
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 if time.time() - left.stat().st_mtime > _LEFT_AFTER:
                     left.unlink()
 
     def note(self) -> bytes | None:
         """See `Store`."""
-        try:
-            return (self._directory / NOTE_NAME).read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise ShipError(f"{self._directory}: {error.strerror or error}") from error
+        with self._ship_errors():
+            try:
+                return (self._directory / NOTE_NAME).read_bytes()
+            except FileNotFoundError:
+                return None
 
     def set_note(self, data: bytes) -> None:
         """See `Store`."""
-        try:
+        with self._ship_errors():
             make_directory(self._directory)
             self._write(self._directory / NOTE_NAME, data)
-        except OSError as error:
-            raise ShipError(f"{self._directory}: {error.strerror or error}") from error
 
     def close(self) -> None:
         """See `ShipTarget`."""
@@ -128,9 +131,10 @@ class ObjectTarget:
     def __init__(self, url: str) -> None:
         if importlib.util.find_spec("obstore") is None:
             raise GatewayError("an object store needs obstore, not installed here: pip install 'stomp-gateway[ship]'")
-        from obstore.exceptions import BaseError  # noqa: PLC0415 - of an extra
+        from obstore.exceptions import AlreadyExistsError, BaseError  # noqa: PLC0415 - of an extra
         from obstore.store import from_url  # noqa: PLC0415
 
+        self._already_exists, self._errors = AlreadyExistsError, (BaseError, OSError)
         try:
             # The shipper itself tries again, for days.
             store = from_url(url, retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=30)})
@@ -139,40 +143,33 @@ class ObjectTarget:
         self._store: ObjectStore = store
         self._url = url
 
+    @contextmanager
+    def _ship_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except self._errors as error:
+            raise ShipError(f"{self._url}: {_reason(error)}") from error
+
     def put(self, name: str, data: bytes) -> None:
         """See `ShipTarget`."""
-        import obstore  # noqa: PLC0415 - of an extra
-        from obstore.exceptions import AlreadyExistsError, BaseError  # noqa: PLC0415
-
-        try:
+        with self._ship_errors():
             try:
-                _ = obstore.put(self._store, name, data, mode="create", use_multipart=False)
-            except AlreadyExistsError:
-                _expect_size(name, obstore.head(self._store, name)["size"], len(data))
-        except (BaseError, OSError) as error:
-            raise ShipError(f"{self._url}: {_reason(error)}") from error
+                _ = self._store.put(name, data, mode="create", use_multipart=False)
+            except self._already_exists:
+                _expect_size(name, self._store.head(name)["size"], len(data))
 
     def note(self) -> bytes | None:
         """See `Store`."""
-        import obstore  # noqa: PLC0415 - of an extra
-        from obstore.exceptions import BaseError  # noqa: PLC0415
-
-        try:
-            return obstore.get(self._store, NOTE_NAME).bytes().to_bytes()
-        except FileNotFoundError:
-            return None
-        except (BaseError, OSError) as error:
-            raise ShipError(f"{self._url}: {_reason(error)}") from error
+        with self._ship_errors():
+            try:
+                return self._store.get(NOTE_NAME).bytes().to_bytes()
+            except FileNotFoundError:
+                return None
 
     def set_note(self, data: bytes) -> None:
         """See `Store`."""
-        import obstore  # noqa: PLC0415 - of an extra
-        from obstore.exceptions import BaseError  # noqa: PLC0415
-
-        try:
-            _ = obstore.put(self._store, NOTE_NAME, data, use_multipart=False)
-        except (BaseError, OSError) as error:
-            raise ShipError(f"{self._url}: {_reason(error)}") from error
+        with self._ship_errors():
+            _ = self._store.put(NOTE_NAME, data, use_multipart=False)
 
     def close(self) -> None:
         """See `ShipTarget`."""

@@ -28,11 +28,11 @@ from aio_pika import Message
 from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS
 
-from gateway.config.ship_settings import LARGEST_STREAM_SEGMENT
+from gateway.config.journal_settings import LARGEST_STREAM_SEGMENT
 from gateway.journal.segments import DAY, SegmentName
 from gateway.journal.ship_targets import Store
 from gateway.journal.shipper import SegmentDiffersError, ShipError
-from gateway.journal.stream_broker import MARK_TYPE, SEGMENT_TYPE, StreamBroker, reason_of
+from gateway.journal.stream import MARK_TYPE, SEGMENT_TYPE, StreamBroker, reason_of
 
 log = structlog.get_logger("gateway.journal")
 

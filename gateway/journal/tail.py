@@ -378,6 +378,7 @@ _TEXTS: Final[dict[str, Callable[[ParsedLine], Iterable[str]]]] = {
     "ack": _ack,
     "nack": _ack,
     "err": lambda line: (line.x or "", _source(line)),
+    "audit": lambda line: (line.x or "", _source(line)),
     "blk": lambda line: (line.d or "", line.s or "", f"{line.x} for {duration(line.l or 0)}"),
     "stat": _stat,
 }

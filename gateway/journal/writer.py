@@ -19,11 +19,10 @@ from typing import Final
 
 import msgspec
 
-from gateway.config.ship_settings import ShipSettings
+from gateway.config.journal_settings import ShipSettings
 from gateway.journal import schema
 from gateway.journal.files import Files
-from gateway.journal.segment_retention import SegmentRetention
-from gateway.journal.segments import SegmentName
+from gateway.journal.segments import SegmentName, SegmentRetention
 
 BATCH: Final = 512
 """Events that are written together."""

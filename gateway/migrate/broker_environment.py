@@ -15,7 +15,7 @@ from typing import Final
 from gateway.migrate.broker_settings import BrokerSettings, Origin, Setting, shown
 from gateway.migrate.conf_schema import RABBIT, STOMP
 from gateway.migrate.erlang_terms import Atom, Tuple
-from gateway.migrate.migration_report import MigrationReport
+from gateway.migrate.output import MigrationReport
 
 _PREFIX: Final = "RABBITMQ_"
 _NAME: Final = "[A-Z_][A-Za-z0-9_]*"

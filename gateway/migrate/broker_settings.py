@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Self, TypeAlias, TypeVar
 
 from gateway.migrate.erlang_terms import Atom, Term
-from gateway.migrate.migration_report import MigrationReport
+from gateway.migrate.output import MigrationReport
 
 _MAX_SHOWN: Final = 80
 _DefaultT = TypeVar("_DefaultT")
@@ -27,12 +27,6 @@ class Origin:
 
     def __str__(self) -> str:
         return f"{shown(self.file)}:{self.line} {shown(self.key)}"
-
-
-class VariableText(str):
-    """A text in the notation of the gateway's configuration: `${NAME}` is a variable, and `$$` a dollar sign."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True)

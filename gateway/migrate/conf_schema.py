@@ -69,7 +69,7 @@ _KEYS: Final[dict[tuple[str, str, str], dict[ValueType, str]]] = {
     },
     ("web_stomp.cowboy_opts", WEB_STOMP, "cowboy_opts"): {
         "integer": "max_empty_lines max_header_name_length max_header_value_length max_headers max_keepalive "
-        "max_request_line_length timeout idle_timeout",
+        "max_request_line_length timeout idle_timeout"
     },
     ("", RABBIT, ""): {
         "atom": "ssl_cert_login_from ssl_cert_login_san_type auth_mechanisms.$",

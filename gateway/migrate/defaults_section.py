@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.migrate.broker_settings import BrokerSettings, Setting, VariableText, entries
+from gateway.migrate.broker_settings import BrokerSettings, Setting, entries
 from gateway.migrate.conf_schema import RABBIT, STOMP
 from gateway.migrate.erlang_terms import Atom, Tuple
-from gateway.migrate.yaml_writer import PLUGIN_DEFAULT, YamlWriter, text_scalar
+from gateway.migrate.output import PLUGIN_DEFAULT, VariableText, YamlWriter, text_scalar
 
 _GUEST: Final = "guest"
 _MAX_PREFETCH: Final = 65535

@@ -1,12 +1,11 @@
-"""Reads Erlang terms into Python values, as `file:consult/1` reads them.
+"""Reads Erlang terms into Python values, as `file:consult/1` reads those that a configuration can have.
 
 Numbers, strings, binaries and lists become Python's own (`int`, `float`, `str`, `bytes`, `list`); the others have a
-class here. A string becomes a `str`, although Erlang sees a list of numbers: the author of the file meant text.
-Binaries may have every kind of segment that a literal can have.
+class here. A string becomes a `str`, although Erlang sees a list of numbers: the author of the file meant text. A
+binary has texts and bytes, and a list ends with `]`, not with a tail: what only programs write is a mistake, and so are
+variables. No mistake repeats quoted text, as it may be a passcode.
 """
 
-import math
-import struct
 from dataclasses import dataclass, field
 from typing import Final, NoReturn, TypeAlias
 
@@ -14,16 +13,11 @@ from gateway.migrate.erlang_scanner import TermSyntaxError, Token, scan
 
 _MAX_DEPTH: Final = 100
 """Configurations nest a handful of terms, and Python's stack is limited."""
-_MAX_BITS: Final = 1 << 23
-"""One MiB. A few digits in the file can ask for a segment of any size."""
-_FLOATS: Final = {16: "e", 32: "f", 64: "d"}
-_ENCODINGS: Final = {"utf8": "utf-8", "utf16": "utf-16", "utf32": "utf-32"}
-_TYPES: Final = ("integer", "float", "binary", "bytes", *_ENCODINGS)
-_SPECIFIERS: Final = frozenset((*_TYPES, "big", "little", "native", "signed", "unsigned", "unit"))
 _SCALARS: Final = ("integer", "float", "+", "-", "atom", "string", "<<")
 _DESCRIPTIONS: Final = {
     "integer": "a number", "float": "a number", "string": "a string", "atom": "an atom", ".": "a dot",
 }  # fmt: skip
+_ODD_SEGMENT: Final = 'A binary here has texts and bytes: <<"text">>, <<"text"/utf8>> or <<1,2,3>>.'
 
 
 @dataclass(frozen=True)
@@ -50,14 +44,6 @@ class Map:
 
 
 @dataclass(frozen=True)
-class Improper:
-    """A list whose tail is not a list: `[a | b]`."""
-
-    items: "tuple[Term, ...]"
-    tail: "Term"
-
-
-@dataclass(frozen=True)
 class External:
     """A function by its name: `fun module:name/arity`."""
 
@@ -66,7 +52,7 @@ class External:
     arity: int
 
 
-Term: TypeAlias = "Atom | Tuple | Map | Improper | External | int | float | str | bytes | list[Term]"
+Term: TypeAlias = "Atom | Tuple | Map | External | int | float | str | bytes | list[Term]"
 
 
 def read_terms(text: str) -> list[Term]:
@@ -118,7 +104,9 @@ class _TermParser:
             self._take("}")
             return Tuple(tuple(items), token.line)
         if self._skip("["):
-            return self._list()
+            found = self._items("]")
+            self._take("]")
+            return found
         if self._skip("#"):
             return self._map()
         if self._skip("fun"):
@@ -133,16 +121,6 @@ class _TermParser:
         while self._skip(","):
             found.append(self._term())
         return found
-
-    def _list(self) -> Term:
-        found = self._items("]")
-        tail: Term = self._term() if found and self._skip("|") else []
-        self._take("]")
-        if isinstance(tail, list):
-            return found + tail
-        if isinstance(tail, Improper):
-            return Improper((*found, *tail.items), tail.tail)
-        return Improper(tuple(found), tail)
 
     def _map(self) -> Term:
         self._take("{")
@@ -184,51 +162,28 @@ class _TermParser:
             pieces.append(str(self._next().value))
         return "".join(pieces)
 
-    # Binaries. Only the whole binary must fill its last byte, not each segment: so segments are joined as bits.
-
     def _binary(self) -> bytes:
-        start = self._take("<<")
-        bits: list[str] = []
-        total = 0
+        self._take("<<")
+        segments: list[bytes] = []
         while not self._skip(">>"):
-            if bits:
+            if segments:
                 self._take(",")
-            bits.append(self._segment())
-            total += len(bits[-1])
-            if total > _MAX_BITS:
-                raise TermSyntaxError("This binary is too large.", start.line, start.column)
-        if total % 8:
-            raise TermSyntaxError("A binary here must have whole bytes.", start.line, start.column)
-        return int("".join(bits) or "0", 2).to_bytes(total // 8, "big")
+            segments.append(self._segment())
+        return b"".join(segments)
 
-    def _segment(self) -> str:
+    def _segment(self) -> bytes:
+        """A text in Latin-1 or, with /utf8, in UTF-8; or a byte. Configurations have no other segments."""
         token = self._token
-        value: Term
-        if token.kind == "string":
-            value = self._strings()
-        else:
-            value = self._term() if token.kind == "<<" else self._number()
-        size = self._integer("A size in bits belongs here.") if self._skip(":") else None
-        specifiers = self._specifiers()
+        value = self._strings() if token.kind == "string" else self._number()
+        encoding = str(self._next().value) if self._skip("/") else ""
         try:
-            return _segment_bits(value, size, specifiers)
-        except (ValueError, OverflowError, struct.error):
-            sentence = "This segment of a binary has a size or a type that its value does not fit."
-            raise TermSyntaxError(sentence, token.line, token.column) from None
-
-    def _specifiers(self) -> dict[str, int]:
-        """The words behind the slash of a segment; `unit` has its number, the others have a 1."""
-        found: dict[str, int] = {}
-        while self._skip("-" if found else "/"):
-            word = str(self._token.value) if self._token.kind == "atom" else ""
-            if word not in _SPECIFIERS:
-                self._fail("A segment of a binary has no such type; utf8 is one.")
-            self._next()
-            found[word] = 1
-            if word == "unit":
-                self._take(":")
-                found[word] = self._integer("A number belongs behind unit.")
-        return found
+            if isinstance(value, str) and encoding in ("", "utf8"):
+                return value.encode(encoding or "latin-1")
+            if isinstance(value, int) and not encoding:
+                return bytes([value])
+        except ValueError:
+            pass
+        raise TermSyntaxError(_ODD_SEGMENT, token.line, token.column)
 
     # Tokens.
 
@@ -265,47 +220,3 @@ class _TermParser:
     def _described(self) -> str:
         """The next token for a message: only its kind, as its value may be a secret."""
         return _DESCRIPTIONS.get(self._token.kind, self._token.kind)
-
-
-def _segment_bits(value: Term, size: int | None, specifiers: dict[str, int]) -> str:
-    """A segment as zeros and ones. Raises ValueError, OverflowError or struct.error if the value does not fit."""
-    types = [word for word in _TYPES if word in specifiers]
-    if len(types) > 1:
-        raise ValueError
-    unit = specifiers.get("unit")
-    if isinstance(value, bytes):
-        length = len(value) * 8 if size is None else size * (8 if unit is None else unit)
-        if types not in ([], ["binary"], ["bytes"]) or length > len(value) * 8:
-            raise ValueError
-        return _bits(value)[:length]
-    numbers = [ord(character) for character in value] if isinstance(value, str) else [value]
-    if (size or 0) * specifiers.get("unit", 1) * len(numbers) > _MAX_BITS:
-        raise ValueError
-    little = "little" in specifiers or "native" in specifiers
-    return "".join(_number_bits(number, types[0] if types else "integer", size, unit, little) for number in numbers)
-
-
-def _number_bits(number: object, type_: str, size: int | None, unit: int | None, little: bool) -> str:
-    if type_ in _ENCODINGS:
-        if not isinstance(number, int) or size is not None or unit is not None:
-            raise ValueError
-        suffix = "" if type_ == "utf8" else ("-le" if little else "-be")
-        return _bits(chr(number).encode(_ENCODINGS[type_] + suffix))
-    if type_ == "float" and isinstance(number, (int, float)):
-        code = _FLOATS.get((64 if size is None else size) * (unit or 1))
-        if code is None or not math.isfinite(number):
-            raise ValueError
-        return _bits(struct.pack(("<" if little else ">") + code, number))
-    if type_ != "integer" or not isinstance(number, int):
-        raise ValueError
-    length = (8 if size is None else size) * (unit or 1)
-    bits = f"{number & ((1 << length) - 1):0{length}b}" if length else ""
-    if not little:
-        return bits
-    # Reverse the bytes; bits that do not fill a byte come last.
-    rest = length % 8
-    return "".join(bits[start : start + 8] for start in reversed(range(rest, length, 8))) + bits[:rest]
-
-
-def _bits(data: bytes) -> str:
-    return "".join(f"{byte:08b}" for byte in data)

@@ -6,15 +6,14 @@ from typing import Final
 
 from pydantic_core import PydanticCustomError
 
+from gateway.config.addresses import MAX_PORT, SocketAddress
 from gateway.config.listener_settings import is_origin
-from gateway.config.scalars import MAX_PORT, SocketAddress
 from gateway.errors import UsageError
 from gateway.migrate.broker_settings import BrokerSettings, Setting, entries, shown
 from gateway.migrate.conf_schema import RABBIT, STOMP, WEB_STOMP
 from gateway.migrate.erlang_terms import Atom, Term, Tuple
-from gateway.migrate.migration_report import MigrationReport
+from gateway.migrate.output import PLUGIN_DEFAULT, MigrationReport, YamlWriter
 from gateway.migrate.tls_section import can_listen, write_tls
-from gateway.migrate.yaml_writer import PLUGIN_DEFAULT, YamlWriter
 
 EVERY_IPV4: Final = "0.0.0.0"  # noqa: S104 - what the plugin does
 EVERY_IPV6: Final = "::"

@@ -12,7 +12,7 @@ from typing import Final
 
 from gateway.config.loader import parse
 from gateway.errors import ConfigError, ExitCode, GatewayError, Mistake, UsageError
-from gateway.migrate.migration_report import MigrateError, MigrationReport, Severity
+from gateway.migrate.output import MigrateError, MigrationReport, Severity
 from gateway.migrate.source_files import read_sources
 from gateway.migrate.translation import translate
 

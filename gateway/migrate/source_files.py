@@ -1,7 +1,9 @@
 """Reads RabbitMQ's files, finds out the form of each, and merges their settings."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
@@ -10,23 +12,23 @@ from gateway.migrate.broker_environment import (
     Variable,
     all_variables,
     broker_variables,
+    is_environment,
     plugins_of_environment,
     report_environment,
     settings_of_environment,
 )
 from gateway.migrate.broker_settings import BrokerSettings, Origin, Setting, printable, shown
-from gateway.migrate.conf_lines import FORGOTTEN, MAIN_FILE, ConfFile
 from gateway.migrate.conf_schema import KEYS, LISTS, PROPERTY_LISTS, RABBIT, STOMP, WEB_STOMP, right_application
 from gateway.migrate.erlang_scanner import TermSyntaxError
 from gateway.migrate.erlang_terms import Atom, Term, Tuple, read_terms
-from gateway.migrate.file_forms import Form, form_by_name, form_of
-from gateway.migrate.migration_report import MigrationReport
-from gateway.migrate.rabbitmq_conf import settings_of_conf
-from gateway.migrate.text_files import read_text
+from gateway.migrate.output import MigrationReport
+from gateway.migrate.rabbitmq_conf import FORGOTTEN, MAIN_FILE, ConfFile, read_text, settings_of_conf
 
 _ADVANCED: Final = "advanced.config"
 _NO_VARIABLES: Final = "It has no variable of the broker (RABBITMQ_...): it counts for $(NAME) in rabbitmq.conf alone."
 _NOT_A_CONFIGURATION: Final = "A file like this is one list of applications: [{rabbitmq_stomp, [...]}]."
+_CONF_LINE: Final = re.compile(r"^[ \t]*[A-Za-z0-9_-]++(?:\\?\.[A-Za-z0-9_-]++)++[ \t]*=", re.MULTILINE)
+"""A line that only rabbitmq.conf can have: words with dots between them, and a value."""
 
 
 @dataclass
@@ -231,3 +233,53 @@ def _origin(setting: Setting, entry: Term, key: str) -> Origin:
     """The origin of an entry of a list: its own line if the term knows it."""
     line = entry.line if isinstance(entry, (Atom, Tuple)) else 0
     return Origin(setting.origin.file, line or setting.origin.line, key)
+
+
+class Form(Enum):
+    """The form of a file; the value is what a user calls it."""
+
+    CONF = "rabbitmq.conf"
+    ERLANG = "Erlang terms"
+    ENVIRONMENT = "the broker's environment"
+
+
+_BY_ENDING: Final = {
+    ".conf": Form.CONF,
+    ".config": Form.ERLANG,
+    ".env": Form.ENVIRONMENT,
+    ".sh": Form.ENVIRONMENT,
+    ".yaml": Form.ENVIRONMENT,
+    ".yml": Form.ENVIRONMENT,
+}
+_BY_NAME: Final = {
+    "enabled_plugins": Form.ERLANG,
+    "rabbitmq-env.conf": Form.ENVIRONMENT,
+    ".env": Form.ENVIRONMENT,
+    "env": Form.ENVIRONMENT,
+}
+
+
+def form_by_name(file: Path) -> Form | None:
+    """What a file's name says of its form; None if it says nothing."""
+    return _BY_NAME.get(file.name) or _BY_ENDING.get(file.suffix)
+
+
+def form_of(text: str, file: Path) -> Form:
+    """The form of a file by its text, or by its name where the text fits several."""
+    if _is_erlang(text, file):
+        return Form.ERLANG
+    if _CONF_LINE.search(text):
+        return Form.CONF
+    is_variables = is_environment(text) or any(broker_variables(text, file.name))
+    return Form.ENVIRONMENT if is_variables or form_by_name(file) is Form.ENVIRONMENT else Form.CONF
+
+
+def _is_erlang(text: str, file: Path) -> bool:
+    """Tell the form by the first character outside comments, or by the name if the file is empty."""
+    for line in text.splitlines():
+        bare = line.strip()
+        if bare.startswith("%"):
+            return True
+        if bare and not bare.startswith("#"):
+            return bare.startswith(("[", "{", "<", '"'))
+    return file.suffix == ".config"

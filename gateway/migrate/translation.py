@@ -7,18 +7,17 @@ from typing import Final
 from pydantic_core import PydanticCustomError
 
 from gateway import __version__
+from gateway.config.addresses import BrokerUrl
 from gateway.config.listener_settings import DEFAULT_ADMIN_ADDRESS
-from gateway.config.scalars import BrokerUrl
 from gateway.errors import UsageError
 from gateway.migrate.broker_settings import BrokerSettings, Setting, entries
 from gateway.migrate.conf_schema import RABBIT, STOMP, WEB_STOMP, property_names
 from gateway.migrate.defaults_section import DefaultsSection
 from gateway.migrate.erlang_terms import Atom, Tuple
 from gateway.migrate.listeners_section import EVERY_IPV4, EVERY_IPV6, ListenersSection, endpoints_of
-from gateway.migrate.migration_report import MigrateError, MigrationReport
+from gateway.migrate.output import MigrateError, MigrationReport, YamlWriter
 from gateway.migrate.source_files import Sources
 from gateway.migrate.tls_section import verifies_peers
-from gateway.migrate.yaml_writer import YamlWriter
 
 _PROMETHEUS: Final = "rabbitmq_prometheus"
 _LOOPBACK: Final = "127.0.0.1"

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from base64 import urlsafe_b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,7 +18,6 @@ from pamqp.body import ContentBody
 from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
-from gateway.parity.shutdown import finish
 from gateway.parity.steps import Release
 
 _ResultT = TypeVar("_ResultT")
@@ -224,6 +223,21 @@ class AmqpBroker:
 
 def _text(value: object) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+async def finish(work: Coroutine[object, object, _ResultT]) -> _ResultT:
+    """Await a coroutine to its end, even if the caller is cancelled. Raises CancelledError only after that."""
+    task = asyncio.create_task(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        task.exception()  # retrieve it, or asyncio logs it
+        raise asyncio.CancelledError
+    return task.result()
 
 
 async def poll(

@@ -22,7 +22,6 @@ from gateway.parity.comparison import Comparison, Outcome
 from gateway.parity.play_state import Identity
 from gateway.parity.preflight import check_same_broker, server_name
 from gateway.parity.report import ParityReport
-from gateway.parity.shutdown import until_terminated
 from gateway.parity.steps import SIDES, Release, Side
 from gateway.parity.stomp_peer import Address
 from gateway.parity.transcript import SETUPS, Setup, Transcript, load_departures, load_transcripts
@@ -52,8 +51,8 @@ def list_transcripts(only: str | None) -> None:
 async def compare(options: Namespace) -> bool:
     """Play the transcripts on both servers and print the report; return True if something was played and all is equal.
 
-    Raises UsageError, PreflightError, TerminatedError after SIGTERM, and BrokenPipeError if standard output was closed.
-    The broker is cleaned up in any case.
+    Raises UsageError, PreflightError, and BrokenPipeError if standard output was closed. The broker is cleaned up in
+    any case, also when this is cancelled.
     """
     checked = _checked(options)
     transcripts = _selected(options.only)
@@ -62,7 +61,7 @@ async def compare(options: Namespace) -> bool:
         logging.getLogger(library).setLevel(logging.CRITICAL)
     cleanup_log = CleanupLog()
     try:
-        return await until_terminated(_compare(checked, transcripts, cleanup_log, options))
+        return await _compare(checked, transcripts, cleanup_log, options)
     finally:
         if cleanup_log.leftovers:
             print(f"stomp-gateway: left in the broker: {', '.join(sorted(cleanup_log.leftovers))}", file=sys.stderr)

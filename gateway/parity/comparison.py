@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import zip_longest
 
-from gateway.parity.amqp_broker import Broker, BrokerLostError, BrokerRefusalError
+from gateway.parity.amqp_broker import Broker, BrokerLostError, BrokerRefusalError, finish
 from gateway.parity.broker_fixture import CleanupLog
 from gateway.parity.play_state import Identity
 from gateway.parity.player import PlayResult, play
 from gateway.parity.recording import EventGroup, normalised
-from gateway.parity.shutdown import finish
 from gateway.parity.steps import ORACLE, SIDES, Release, Side
 from gateway.parity.stomp_peer import Address, SocketPeer
 from gateway.parity.transcript import SETUPS, Setup, Transcript
@@ -101,10 +100,7 @@ class Comparison:
     cleanup_log: CleanupLog = field(default_factory=CleanupLog)
 
     async def run(
-        self,
-        transcripts: Sequence[Transcript],
-        on_verdict: Callable[[Verdict], None],
-        on_finished: Callable[[], None],
+        self, transcripts: Sequence[Transcript], on_verdict: Callable[[Verdict], None], on_finished: Callable[[], None]
     ) -> None:
         """Play the transcripts, and delete what they made in the broker, also when this is cancelled.
 

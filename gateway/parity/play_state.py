@@ -4,9 +4,8 @@ import secrets
 from dataclasses import dataclass
 from textwrap import indent
 
-from gateway.parity.matcher import FrameMatch, format_expected, format_received
 from gateway.parity.recording import Recording
-from gateway.parity.rendering import Scope, shortened
+from gateway.parity.rendering import FrameMatch, Scope, format_expected, format_received, shortened
 from gateway.parity.steps import FrameTemplate, Side, Step
 from gateway.parity.stomp_peer import ServerFrame
 from gateway.parity.transcript import Transcript

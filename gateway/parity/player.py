@@ -5,13 +5,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.parity import steps
-from gateway.parity.amqp_broker import Broker, BrokerLostError, BrokerRefusalError
+from gateway.parity.amqp_broker import Broker, BrokerLostError, BrokerRefusalError, finish
 from gateway.parity.broker_fixture import BrokerFixture, CleanupLog
-from gateway.parity.matcher import FrameMatch, format_expected, format_received
 from gateway.parity.play_state import Identity, MismatchError, PlayState
 from gateway.parity.recording import EventOrder, RecordedEvent, Recording
-from gateway.parity.rendering import PlaceholderError, Scope, render, render_raw, unambiguous
-from gateway.parity.shutdown import finish
+from gateway.parity.rendering import (
+    FrameMatch,
+    PlaceholderError,
+    Scope,
+    format_expected,
+    format_received,
+    render,
+    render_raw,
+    unambiguous,
+)
 from gateway.parity.steps import FrameTemplate, Side, Step
 from gateway.parity.stomp_peer import (
     Closed,

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Self
 
-from gateway.parity.matcher import content_length_problem, is_content_length
-from gateway.parity.rendering import unambiguous
+from gateway.parity.rendering import content_length_problem, is_content_length, unambiguous
 from gateway.parity.stomp_peer import Closed, Received, ServerFrame
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import ParamSpec, Protocol
+from typing import Any, ParamSpec, Protocol
 
 import structlog
 
@@ -48,3 +48,10 @@ def report(owner: FaultOwner, error: Exception) -> None:
         owner.failed(error)
     except Exception as second:
         log.error("internal error", exc_info=second)
+
+
+async def cancelled(task: asyncio.Task[Any] | None) -> None:
+    """Cancel a task if there is one, and wait until it has ended, in whatever way."""
+    if task is not None:
+        task.cancel()
+        await asyncio.wait([task])

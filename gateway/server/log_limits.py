@@ -10,7 +10,7 @@ import structlog
 
 from gateway.config.model import Logging
 from gateway.server.client_address import network_of
-from gateway.server.recent_counts import MOST_CAUSES, LocalRecentCounts
+from gateway.server.counts import MOST_CAUSES, LocalRecentCounts
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("gateway.listening")
 

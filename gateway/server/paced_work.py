@@ -1,7 +1,7 @@
-"""Work that takes long, or that many clients cause at the same moment: logins, ends, much input, costly selectors.
+"""When the event loop does work that is not caused by one message: a little at a time, or again and again.
 
-Little of it is done at a time.
-
+A little at a time: what takes long, or what many clients cause at the same moment, such as logins, ends, much input and
+costly selectors.
 The event loop calls everything that is ready before it looks at the sockets again. When a thousand clients come or go
 at once, or fifty send as fast as they can, the messages of all others would wait for the last of them.
 """
@@ -116,3 +116,26 @@ class PacedWork:
         """Do everything that waits: the gateway stops."""
         while self._waiting:
             guarded(*self._waiting.popleft())
+
+
+class PeriodicTimer:
+    """Calls a function every ``interval`` seconds, the first time after one interval.
+
+    The next call is scheduled before the function runs, so that it is on time and the function may stop the timer.
+    """
+
+    __slots__ = ("_call", "_handle", "_interval", "_loop")
+
+    def __init__(self, interval: float, call: Callable[[], None]) -> None:
+        self._interval = interval
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+        self._handle = self._loop.call_later(interval, self._fire)
+
+    def _fire(self) -> None:
+        self._handle = self._loop.call_later(self._interval, self._fire)
+        self._call()
+
+    def stop(self) -> None:
+        """Make no further call."""
+        self._handle.cancel()

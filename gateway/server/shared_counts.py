@@ -1,18 +1,17 @@
-"""What the workers of one supervisor count together."""
+"""What the workers of one supervisor count together: the `Counts` and `RecentCounts` over shared memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
-from gateway.server.counts import Cell, Key, Recently
-from gateway.server.recent_counts import RecentCounts
+from gateway.server.counts import Cell, Key, RecentCounts, Recently
 from gateway.server.shared_memory import SharedMemory
-from gateway.server.shared_recent_counts import SharedRecentCounts
 
 log = structlog.get_logger("gateway.workers")
 
@@ -32,7 +31,9 @@ class SharedCounts:
         self.lock: AbstractContextManager[Any] = memory.lock
         self.secret = memory.secret
         self._memory = memory
-        self._worker = worker
+        self._table = memory.table
+        # Where this worker's column begins.
+        self._column = worker * memory.table.rows
         self._clock = clock
         self._entries: dict[Key, _Entry] = {}
         self._is_full = False
@@ -41,28 +42,25 @@ class SharedCounts:
         """See `Counts`."""
         entry = self._entries.get(key)
         if entry is None:
-            row = self._memory.find(self._memory.hash(key))
-            return 0 if row is None else self._memory.total(row)
-        return entry.count if entry.row is None else self._memory.total(entry.row)
+            row = self._table.find(self._memory.hash(key))
+            return 0 if row is None else self._table.total(row)
+        return entry.count if entry.row is None else self._table.total(entry.row)
 
     def add(self, key: Key) -> None:
         """See `Counts`."""
         entry = self._entries.get(key)
         if entry is None:
-            row = self._memory.take(self._memory.hash(key), self._clock())
+            row = self._table.take(self._memory.hash(key), self._clock())
             entry = self._entries[key] = _Entry(row)
-            self._note_room(row)
+            if row is None and not self._is_full:
+                self._is_full = True
+                log.warning("shared counts full", keys=len(self._entries))
         entry.count += 1
         self._put(entry)
 
-    def _note_room(self, row: int | None) -> None:
-        if row is None and not self._is_full:
-            self._is_full = True
-            log.warning("shared counts full", keys=len(self._entries))
-
     def _put(self, entry: _Entry) -> None:
         if entry.row is not None:
-            self._memory.put(entry.row, self._worker, entry.count)
+            self._table.counts[self._column + entry.row] = entry.count
 
     def remove(self, key: Key) -> None:
         """See `Counts`."""
@@ -76,9 +74,7 @@ class SharedCounts:
     def cell(self, key: Key) -> Cell:
         """See `Counts`."""
         row = self._entries[key].row
-        if row is None:
-            return [0.0], 0
-        return self._memory.times, row
+        return ([0.0], 0) if row is None else (self._table.times, row)
 
     def recent(self, what: Recently, clock: Callable[[], float], seconds: float) -> RecentCounts:
         """See `Counts`."""
@@ -90,3 +86,69 @@ class SharedCounts:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+class SharedRecentCounts:
+    """One table of what happened lately; ``clock`` is monotonic, in seconds, and the same in all workers.
+
+    No worker owns a window: what a dead one counted counts until its window ends.
+    """
+
+    def __init__(self, memory: SharedMemory, what: Recently, clock: Callable[[], float], seconds: float) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        self._memory = memory
+        self._table = memory.recent(what)
+        # When each window began, and the events in it, by row.
+        self._since, self._events = self._table.times, self._table.counts
+
+    def add(self, cause: Hashable) -> int:
+        """See `RecentCounts`."""
+        key, now = self._key(cause), self._clock()
+        with self._memory.lock:
+            row = self._table.find(key)
+            if row is None or now - self._since[row] > self.seconds:
+                self._begin(key, row, now)
+                return 1
+            self._events[row] += 1
+            return self._events[row]
+
+    def renew(self, cause: Hashable) -> None:
+        """See `RecentCounts`."""
+        key, now = self._key(cause), self._clock()
+        with self._memory.lock:
+            self._begin(key, self._table.find(key), now)
+
+    def forget(self, cause: Hashable) -> None:
+        """See `RecentCounts`."""
+        key = self._key(cause)
+        with self._memory.lock:
+            row = self._table.find(key)
+            if row is not None:
+                self._since[row] = -math.inf
+
+    def _begin(self, key: bytes, row: int | None, now: float) -> None:
+        """Begin a window with one event, in place of the oldest one if the key has no row."""
+        if row is None:
+            row = min(self._table.block(key), key=self._since.__getitem__)
+        # A worker that dies between two of these lines leaves a window that has ended.
+        self._since[row] = -math.inf
+        self._table.give(row, key)
+        self._events[row] = 1
+        self._since[row] = now
+
+    def count(self, cause: Hashable) -> int:
+        """See `RecentCounts`."""
+        row = self._table.find(self._key(cause))
+        return 0 if row is None or not self._left(row) else self._events[row]
+
+    def seconds_left(self, cause: Hashable) -> float:
+        """See `RecentCounts`."""
+        row = self._table.find(self._key(cause))
+        return 0.0 if row is None else self._left(row)
+
+    def _left(self, row: int) -> float:
+        return max(0.0, self._since[row] + self.seconds - self._clock())
+
+    def _key(self, cause: Hashable) -> bytes:
+        return self._memory.hash((cause,))

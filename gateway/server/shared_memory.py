@@ -1,10 +1,11 @@
-"""Memory that the workers of one supervisor share: what they count together, and when each was last alive.
+"""Memory that the workers of one supervisor share: tables of what they count together, and when each was last alive.
 
-A row belongs to a key, by its hash: how many each worker has, and a time. Each worker writes its own numbers only. So
-what a dead one had is given back by clearing them, and nothing that it was doing when it died can be half done.
-Rows that count nothing, and whose time is past, are free for other keys.
+A row of a table belongs to a key, by its hash, and has a time and a number in each column. In the table of what is
+there, each worker has a column, and writes no other. So what a dead one had is given back by clearing its column, and
+nothing that it was doing when it died can be half done. Rows that count nothing, and whose time is past, are free for
+other keys.
 
-What happened lately has tables of its own (`SharedRecentCounts`), whose rows no worker owns.
+The tables of what happened lately have one column (`SharedRecentCounts`), and no worker owns their rows.
 """
 
 from __future__ import annotations
@@ -19,30 +20,79 @@ from types import TracebackType
 from typing import Final
 
 from gateway.server.counts import SECRET_SIZE, Key, Recently
-from gateway.server.hashed_rows import BLOCK, HASH_SIZE, HashedRows
 
+# The blocks of the table of what is there, and of each table of what happened lately. With random keys, a block of this
+# many rows is full only when more than half of all rows are taken.
 _BLOCKS: Final = 4096
-_ROWS: Final = BLOCK * _BLOCKS
-
-# The same of each table of what happened lately.
 _RECENT_BLOCKS: Final = 256
-_RECENT_ROWS: Final = BLOCK * _RECENT_BLOCKS
+_BLOCK: Final = 64
 
-_COUNT_SIZE: Final = 4
+_HASH_SIZE: Final = 16
 _TIME_SIZE: Final = 8
+_COUNT_SIZE: Final = 4
 
-# Where things are: the secret and the signs of life, then all hashes, all times, the tables of what happened lately,
-# and the counts worker by worker.
+# Where the signs of life are, behind the secret, and the tables. Pages that are given back begin at a multiple of 64
+# KiB, the largest size of a page.
 _ALIVE_AT: Final = 64
-# Pages that are given back begin at a multiple of 64 KiB, the largest size of a page.
-_HASHES_AT: Final = 65536
-_TIMES_AT: Final = _HASHES_AT + _ROWS * HASH_SIZE
-_RECENT_AT: Final = _TIMES_AT + _ROWS * _TIME_SIZE
-_RECENT_TABLE: Final = _RECENT_ROWS * (HASH_SIZE + _TIME_SIZE + _COUNT_SIZE)
-_COUNTS_AT: Final = _RECENT_AT + len(Recently) * _RECENT_TABLE
+_RECENT_AT: Final = 65536
 
 # The part of `struct flock` that matters: type, whence, start, length, process.
 _FLOCK: Final = struct.Struct("hhqqi4x")
+
+
+class HashTable:
+    """A table that begins at a byte of ``memory``: all hashes, all times, and the numbers column by column.
+
+    The hash of a key names a block of rows; one of these is the key's, if it has that hash.
+    """
+
+    def __init__(self, memory: mmap.mmap, at: int, blocks: int, columns: int) -> None:
+        self._memory = memory
+        self._at = at
+        self._blocks = blocks
+        self.rows = blocks * _BLOCK
+        times_at = at + self.rows * _HASH_SIZE
+        self.columns_at = times_at + self.rows * _TIME_SIZE
+        view = memoryview(memory)
+        self.times = view[times_at : self.columns_at].cast("d")
+        self.counts = view[self.columns_at : at + self.size(blocks, columns)].cast("I")
+
+    @staticmethod
+    def size(blocks: int, columns: int) -> int:
+        """The bytes of such a table."""
+        return blocks * _BLOCK * (_HASH_SIZE + _TIME_SIZE + columns * _COUNT_SIZE)
+
+    def block(self, key: bytes) -> range:
+        """The rows that may belong to a hashed key."""
+        first = int.from_bytes(key[:2]) % self._blocks * _BLOCK
+        return range(first, first + _BLOCK)
+
+    def find(self, key: bytes) -> int | None:
+        """The row that belongs to a hashed key."""
+        start = self._at + self.block(key).start * _HASH_SIZE
+        end = start + _BLOCK * _HASH_SIZE
+        at = self._memory.find(key, start, end)
+        while at >= 0 and (at - start) % _HASH_SIZE:
+            at = self._memory.find(key, at + 1, end)
+        return None if at < 0 else (at - self._at) // _HASH_SIZE
+
+    def give(self, row: int, key: bytes) -> None:
+        """A row belongs to another hashed key from now on. Under the lock."""
+        at = self._at + row * _HASH_SIZE
+        self._memory[at : at + _HASH_SIZE] = key
+
+    def take(self, key: bytes, now: float) -> int | None:
+        """The row of a hashed key, a free one if it has none, or None if all of its block are taken. Under the lock."""
+        row = self.find(key)
+        if row is None:
+            row = next((each for each in self.block(key) if self.times[each] <= now and not self.total(each)), None)
+            if row is not None:
+                self.give(row, key)
+        return row
+
+    def total(self, row: int) -> int:
+        """The sum of a row's numbers."""
+        return sum(self.counts[row :: self.rows])
 
 
 class SharedMemory:
@@ -53,12 +103,10 @@ class SharedMemory:
         self.workers = workers
         self.lock = MemoryLock(descriptor)
         self._map = mmap.mmap(descriptor, _size(workers))
-        view = memoryview(self._map)
         self.secret = self._map[:SECRET_SIZE]
-        self._alive = view[_ALIVE_AT : _ALIVE_AT + workers * _TIME_SIZE].cast("d")
-        self._rows = HashedRows(self._map, _HASHES_AT, _BLOCKS)
-        self.times = view[_TIMES_AT:_RECENT_AT].cast("d")
-        self._counts = view[_COUNTS_AT:].cast("I")
+        # When each worker last said that it is alive.
+        self.alive = memoryview(self._map)[_ALIVE_AT : _ALIVE_AT + workers * _TIME_SIZE].cast("d")
+        self.table = HashTable(self._map, _table_at(), _BLOCKS, workers)
 
     @classmethod
     def made(cls, workers: int) -> SharedMemory:
@@ -68,60 +116,23 @@ class SharedMemory:
         _ = os.pwrite(descriptor, secrets.token_bytes(SECRET_SIZE), 0)
         return cls(descriptor, workers)
 
-    # Signs of life.
-
-    def live(self, worker: int, now: float) -> None:
-        """A worker says that it is alive."""
-        self._alive[worker] = now
-
-    def alive_at(self, worker: int) -> float:
-        """When it last said so."""
-        return self._alive[worker]
-
-    # What happened lately.
-
-    def recent(self, what: Recently) -> tuple[HashedRows, memoryview[float], memoryview[int]]:
-        """A table: the rows of hashed keys, and of each row a time and a count. To be changed under the lock."""
-        at = _RECENT_AT + what * _RECENT_TABLE
-        times_at = at + _RECENT_ROWS * HASH_SIZE
-        counts_at = times_at + _RECENT_ROWS * _TIME_SIZE
-        view = memoryview(self._map)
-        times, counts = view[times_at:counts_at], view[counts_at : at + _RECENT_TABLE]
-        return HashedRows(self._map, at, _RECENT_BLOCKS), times.cast("d"), counts.cast("I")
-
-    # Rows.
+    def recent(self, what: Recently) -> HashTable:
+        """A table of what happened lately."""
+        return HashTable(self._map, _RECENT_AT + what * HashTable.size(_RECENT_BLOCKS, 1), _RECENT_BLOCKS, 1)
 
     def hash(self, key: Key) -> bytes:
         """The hash of a key. Who knows keys, but not the secret, cannot fill one block."""
-        return blake2b(repr(key).encode(), key=self.secret, digest_size=HASH_SIZE).digest()
+        return blake2b(repr(key).encode(), key=self.secret, digest_size=_HASH_SIZE).digest()
 
-    def find(self, key: bytes) -> int | None:
-        """The row of a hashed key."""
-        return self._rows.find(key)
-
-    def take(self, key: bytes, now: float) -> int | None:
-        """The row of a hashed key, a free one if it has none, or None if all of its block are taken. Under the lock."""
-        row = self.find(key)
-        if row is not None:
-            return row
-        for each in self._rows.block(key):
-            if self.times[each] <= now and not self.total(each):
-                self._rows.give(each, key)
-                return each
-        return None
-
-    def total(self, row: int) -> int:
-        """What all workers have of a row."""
-        return sum(self._counts[row::_ROWS])
-
-    def put(self, row: int, worker: int, count: int) -> None:
-        """A worker says what it has."""
-        self._counts[worker * _ROWS + row] = count
+    def live(self, worker: int, now: float) -> None:
+        """A worker says that it is alive."""
+        self.alive[worker] = now
 
     def give_back(self, worker: int) -> None:
         """A worker is dead: it has nothing any more."""
         # The pages go, and come back as zeros.
-        self._map.madvise(mmap.MADV_REMOVE, _COUNTS_AT + worker * _ROWS * _COUNT_SIZE, _ROWS * _COUNT_SIZE)
+        column = self.table.rows * _COUNT_SIZE
+        self._map.madvise(mmap.MADV_REMOVE, self.table.columns_at + worker * column, column)
 
 
 class MemoryLock:
@@ -146,5 +157,9 @@ class MemoryLock:
         return None if kind == fcntl.F_UNLCK else process
 
 
+def _table_at() -> int:
+    return _RECENT_AT + len(Recently) * HashTable.size(_RECENT_BLOCKS, 1)
+
+
 def _size(workers: int) -> int:
-    return _COUNTS_AT + workers * _ROWS * _COUNT_SIZE
+    return _table_at() + HashTable.size(_BLOCKS, workers)

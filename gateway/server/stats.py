@@ -1,7 +1,7 @@
 """Counters of a running gateway, by virtual host.
 
 A session counts its own messages (`gateway.session.traffic`). When it ends, its counters are added to those of its
-virtual host; until then, `gateway.admin.stats_snapshot` adds those of living sessions to a copy. Only rare events are
+virtual host; until then, `gateway.admin.overview` adds those of living sessions to a copy. Only rare events are
 counted here as they happen: beginnings and ends of sessions, ERRORs, holds, and a sample of the broker's confirms.
 
 The label of a virtual host is its key in the configuration, which bounds the number of labels. Any other name counts
@@ -11,13 +11,14 @@ as ``*``, and a connection that never logged in under the empty label.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gateway.config.model import PASS_THROUGH
 from gateway.journal.histogram import bucket_of, percentile
+from gateway.journal.writer import Clock
 from gateway.session.destinations import DestinationKind
 from gateway.session.session import Session
 from gateway.session.traffic import TrafficCounter
@@ -163,14 +164,19 @@ class AdminLoginStats:
 class ReloadStats:
     """The reloads of the configuration; ``last_at`` is in microseconds since 1970, the start if there was none."""
 
-    last_at: int
+    clock: Clock
+    last_at: int = 0
     done: int = 0
     refused: int = 0
     last_successful: bool = True
 
-    def count(self, at: int, *, successful: bool) -> None:
-        """Count one reload."""
-        self.last_at, self.last_successful = at, successful
+    def __post_init__(self) -> None:
+        self.last_at = self.clock.time
+
+    def count(self, *, successful: bool) -> None:
+        """The configuration was read again."""
+        self.clock.tick()
+        self.last_at, self.last_successful = self.clock.time, successful
         self.done += successful
         self.refused += not successful
 
@@ -221,3 +227,29 @@ class GatewayStats:
         """Forget old latencies."""
         for host in self.hosts.values():
             host.latencies.minute_passed()
+
+
+class LoopLag:
+    """How late the event loop is. ``tick`` should be called every ``interval`` seconds."""
+
+    def __init__(self, interval: float) -> None:
+        self.ticks = 0
+        self._interval = interval
+        self._last = 0.0
+        # The last few are kept, so that a monitor that asks seldom still sees the worst.
+        self._delays: deque[float] = deque(maxlen=15)
+
+    def start(self, now: float) -> None:
+        """Measure from now on."""
+        self._last = now
+
+    def tick(self, now: float) -> None:
+        """The interval is over, or should be."""
+        self.ticks += 1
+        self._delays.append(max(0.0, now - self._last - self._interval))
+        self._last = now
+
+    @property
+    def seconds(self) -> float:
+        """The largest of the last delays."""
+        return max(self._delays, default=0.0)

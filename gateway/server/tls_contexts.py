@@ -21,10 +21,10 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from gateway.config.broker_tls import broker_tls_context, no_passphrase
-from gateway.config.listener_settings import ServerTls
-from gateway.config.virtual_host import UpstreamTls
+from gateway.config.tls_settings import ServerTls, broker_tls_context, no_passphrase
+from gateway.config.virtual_host import Upstream, UpstreamTls
 from gateway.errors import GatewayError
+from gateway.server.fault_boundary import cancelled
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -235,8 +235,11 @@ class TlsContexts:
 
     def __init__(self) -> None:
         self._contexts: WeakValueDictionary[TlsSettings, TlsContext] = WeakValueDictionary()
+        # Those toward brokers, kept so that their files are followed before the first link and after it.
+        self._upstreams: list[TlsContext] = []
         # A reload and the regular look may meet.
         self._lock = asyncio.Lock()
+        self._following: asyncio.Task[None] | None = None
 
     def __iter__(self) -> Iterator[TlsContext]:
         return iter(list(self._contexts.values()))
@@ -271,8 +274,29 @@ class TlsContexts:
             changed = await asyncio.to_thread(lambda: [context.look() for context in contexts]) if contexts else []
         return [context.file for context, is_new in zip(contexts, changed, strict=True) if is_new and context.file]
 
-    async def follow_files(self) -> None:
-        """Look again and again, until cancelled."""
+    def keep_upstreams(self, upstreams: Iterable[Upstream]) -> None:
+        """Have the contexts toward these brokers from now on, and no others."""
+        contexts = []
+        for upstream in upstreams:
+            if any(url.tls for url in upstream.urls):
+                try:
+                    contexts.append(self.of(upstream.tls))
+                except OSError as error:
+                    # It was valid when the configuration was read. Each link tries again.
+                    file, reason = upstream.tls.cert_file or upstream.tls.ca_file, error.strerror or str(error)
+                    log.error("certificate unusable", file=str(file), reason=reason)
+        # Replaced at once: a context that stays goes on with what it has counted.
+        self._upstreams = contexts
+
+    def follow_files(self) -> None:
+        """Look again and again, until ``close``."""
+        self._following = asyncio.create_task(self._follow_files(), name="certificates")
+
+    async def close(self) -> None:
+        """Follow the files no longer."""
+        await cancelled(self._following)
+
+    async def _follow_files(self) -> None:
         while True:
             await asyncio.sleep(_INTERVAL)
             try:

@@ -6,12 +6,16 @@ when the broker refuses a message, nothing is acknowledged.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable
+
 from gateway.session import error_frames, ops
 from gateway.session.cached_publish import CachedPublish
 from gateway.session.confirms import Commit
 from gateway.session.context import Hold, SessionContext, State
+from gateway.session.delivery_ledger import AckMode
 from gateway.session.publish import Publisher
-from gateway.session.subscription import Settlement
+from gateway.session.subscription import Settlement, Subscription
 from gateway.session.transactions import Transaction
 from gateway.stomp.frame import Frame
 
@@ -64,6 +68,8 @@ class TransactionHandler:
         self._context.transactions.end(name)
         for settlement in transaction.settlements:
             self._check(settlement)
+        if (contradicting := _contradiction(transaction.settlements)) is not None:
+            raise error_frames.unknown_delivery_tag(contradicting.number, self._context.settings)
         if _cannot_be_whole(transaction):
             raise error_frames.commit_interrupted()
         commit = Commit(len(transaction.sends), self._finish)
@@ -95,7 +101,7 @@ class TransactionHandler:
 
     def _check(self, settlement: Settlement) -> None:
         context = self._context
-        if not context.subscriptions.is_current(settlement.subscription):
+        if not context.subscriptions.may_settle(settlement.subscription):
             raise error_frames.message_without_subscription(settlement.ack_id)
         if not settlement.is_acceptable:
             raise error_frames.unknown_delivery_tag(settlement.number, context.settings)
@@ -120,13 +126,39 @@ class TransactionHandler:
             context.fail(error_frames.commit_rejected(), receipt)
             return
         for settlement in transaction.settlements:
-            if not subscriptions.is_current(settlement.subscription):
+            if not subscriptions.may_settle(settlement.subscription):
                 # The broker cancelled it while the confirms were on their way.
                 context.fail(error_frames.message_without_subscription(settlement.ack_id), receipt)
                 return
         for settlement in transaction.settlements:
             subscriptions.settle(settlement)
         context.send_receipt(frame)
+        context.end_settled()
+
+
+def _contradiction(settlements: Iterable[Settlement]) -> Settlement | None:
+    """The first one that names a message which one before it settles in another way: an ACK, say, and then a NACK."""
+    single: dict[tuple[Subscription, int], Settlement] = {}
+    # With cumulative acknowledgement: by subscription, the highest messages that were named one after the other.
+    cumulative: dict[Subscription, list[Settlement]] = {}
+    for each in settlements:
+        subscription = each.subscription
+        if subscription.mode is AckMode.CLIENT:
+            named = cumulative.setdefault(subscription, [])
+            at = bisect_left(named, _up_to(each), key=_up_to)
+            if at == len(named):
+                named.append(each)
+            first = named[at]
+        else:
+            first = single.setdefault((subscription, each.number), each)
+        if first.requeue is not each.requeue:
+            return each
+    return None
+
+
+def _up_to(settlement: Settlement) -> int:
+    """The last message that a cumulative acknowledgement names; 0 stands for all."""
+    return settlement.number or settlement.subscription.last_number
 
 
 def _cannot_be_whole(transaction: Transaction) -> bool:

@@ -189,6 +189,11 @@ class SessionContext:
         if self.client_writable:
             self.subscriptions.settle_auto_acks()
 
+    def end_settled(self) -> None:
+        """End a subscription for good that the client has left, if it has settled now what that had delivered."""
+        if not self.pending.asked and (subscription := self.subscriptions.take_settled()) is not None:
+            self.ask(ops.Unsubscribe(subscription, None), None)
+
     # Operations.
 
     @property
@@ -321,7 +326,8 @@ class SessionContext:
     def fail_send(self, error: StompError, receipt: bytes | None) -> None:
         """Answer a SEND that goes wrong, as `on_send_error` wants it."""
         if self.keeps_after_send_error and error.close in _OF_A_SEND:
-            error = StompError(error.message, error.body)
+            reason, error = error.reason, StompError(error.message, error.body)
+            error.reason = reason
         if self.on_send_error == "log" and receipt is None and error.close is None and not self.strict:
             error.is_sent = False
             self.unlogged_errors.append(error)

@@ -212,6 +212,13 @@ class DeliveryLedger:
         self._move_up_to(self._settled_up_to)
         self._compact()
 
+    def give_back_after(self, tag: int) -> None:
+        """Give back what was delivered after a tag, which the client does not get: its subscription has ended."""
+        late = range(tag + 1, self.last_tag + 1)
+        self._dropped += late
+        self.dropped += len(late)
+        self.requeue_dropped()
+
     def take_frames(self) -> bytes:
         """The AMQP frames that tell the broker what was settled since the last call."""
         self._encode_pending()

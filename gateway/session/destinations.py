@@ -199,6 +199,9 @@ def message_reply_to(reply_to: bytes) -> bytes:
     return reply_to if reply_to.startswith(_ROUTABLE) else REPLY_QUEUE + reply_to
 
 
+TEMP_QUEUE_OF_NEXT: Final = "stomp.gen-"
+"""What the name of the queue behind a ``/temp-queue/`` begins with in the plugin's next version."""
+
 SUBSCRIPTION_QUEUE: Final = b"stomp-subscription-"
 """How the name of a topic subscription's queue begins."""
 

@@ -59,6 +59,8 @@ _AMQP_NAMES: Final = {
 # RabbitMQ's words for what it refuses because of an expired token, and with which it closes the connection from 4.3 on.
 _REFUSED_FOR_AGE: Final = "token has expired"
 _CLOSED_FOR_AGE: Final = "credential expired"
+# RabbitMQ's words for a user-id that is not the sender's.
+_FORGED_USER: Final = "user_id property set to"
 # What RabbitMQ writes in front of a reply text: the error's name in capitals.
 _NAME_IN_TEXT: Final = re.compile(r"[A-Z]+(?:_[A-Z]+)* - ")
 # RabbitMQ's adapter checks the permission to read a topic itself, and answers without the error's name.
@@ -131,8 +133,11 @@ def broker_error(
     is_closed = _CLOSED_FOR_AGE in text and settings.token_renewal is not False
     if is_closed or (_REFUSED_FOR_AGE in text and settings.token_renewal):
         return token_expired()
-    if settings.next_release and (name := _NAME_IN_TEXT.match(text)):
-        text = text[name.end() :]
+    if settings.next_release:
+        if code == _PRECONDITION_FAILED and _FORGED_USER in text:
+            code = _ACCESS_REFUSED
+        if name := _NAME_IN_TEXT.match(text):
+            text = text[name.end() :]
     return StompError(_AMQP_NAMES.get(code, "broker_error"), text, close=close)
 
 
@@ -156,6 +161,8 @@ def login_revoked(text: str, settings: VirtualHost) -> StompError:
 
 def unknown_delivery_tag(tag: int, settings: VirtualHost) -> StompError:
     """The broker's answer to an acknowledgement of an unknown delivery, given without asking it."""
+    if settings.next_release:
+        return StompError("Message not found", f"unknown delivery tag {tag}\n")
     return broker_error(_PRECONDITION_FAILED, f"PRECONDITION_FAILED - unknown delivery tag {tag}", settings)
 
 

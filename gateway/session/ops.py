@@ -94,11 +94,15 @@ class Subscribe:
 class Unsubscribe:
     """Cancel a subscription's consumer, return what is unsettled, and delete a queue if one is named.
 
+    With ``keeps_up_to`` the client may still settle the deliveries up to this tag: only later ones are returned, and
+    the channel stays until it is asked for again without.
+
     Answered by Unsubscribed or OperationFailed.
     """
 
     subscription: Subscription
     delete_queue: str | None
+    keeps_up_to: int | None = None
 
     @property
     def purpose(self) -> str:

@@ -23,8 +23,10 @@ from gateway.session.confirms import Commit, PublisherConfirms, Unconfirmed
 from gateway.session.context import NO_SETTINGS, Hold, SessionContext
 from gateway.session.correlation import StampedPublish, StampedVariedPublish
 from gateway.session.delivery_ledger import AckMode
+from gateway.session.destinations import SUBSCRIPTION_QUEUE, TEMP_QUEUE_OF_NEXT
 from gateway.session.queues import QueueSpec, temporary_queue
 from gateway.session.transactions import size_of
+from gateway.session.translate import without_bad_numbers
 from gateway.session.varied_publish import VariedPublish, VariedPublishes
 from gateway.stomp.decoder import Decoder
 from gateway.stomp.frame import Frame, HeaderBlock, OversizedFrame, ReceiptAndBody, encode_receipt
@@ -204,6 +206,8 @@ class Publisher:
         self, plain: type[_Made], stamped: type[_Made], headers: Mapping[bytes, bytes], volatile: tuple[bytes, ...]
     ) -> _Made:
         context = self._context
+        if context.settings.next_release:
+            headers = without_bad_numbers(headers)
         stamp = None if context.observer is None else context.observer.stamp
         cached = (plain if stamp is None else stamped)(
             headers,
@@ -265,6 +269,8 @@ class Publisher:
         subscription = context.new_subscription(b"T_" + identifier, identifier, AckMode.AUTO)
         # A queue that the broker has named cannot be declared again under its name.
         name = context.fresh_queue_name().decode() if context.rides_through else ""
+        if context.settings.next_release:
+            name = name.replace(SUBSCRIPTION_QUEUE.decode(), TEMP_QUEUE_OF_NEXT)
         queue = temporary_queue(identifier, context.queue_rules, name)
         operation = ops.Subscribe(subscription, queue, name, None, context.settings.auto_ack_window)
         context.ask_to_subscribe(operation, queue, frame, retry=True)

@@ -522,8 +522,9 @@ class Session:
             if isinstance(operation, ops.Login):
                 self._tokens.logged_in(operation.passcode, is_on=event.renews_tokens)
             self.confirms.set_limits(settings)
-            self._context.transactions.set_limits(settings.transactions)
+            self._context.transactions.set_limits(settings.transaction_limits)
             self._limits.frame = settings.max_frame_size
+            self._limits.ignores_bad_lengths = settings.next_release
             self._limits.skips_bodies = self._context.on_send_error != "close" and not settings.strict
 
     def _operation_failed(self, event: ops.OperationFailed) -> None:

@@ -168,19 +168,23 @@ def read_unsubscribe(headers: Mapping[bytes, bytes]) -> UnsubscribeRequest:
 
 
 def queue_to_delete(
-    subscribed: bytes,
+    subscription: Subscription,
     headers: Mapping[bytes, bytes],
     settings: VirtualHost,
     destinations: DestinationRules = NO_DESTINATION_RULES,
 ) -> str | None:
-    """The queue that a durable UNSUBSCRIBE deletes: only that of a topic, named by the UNSUBSCRIBE's own headers.
+    """The queue that a durable UNSUBSCRIBE deletes: only that of a topic.
+
+    The UNSUBSCRIBE's own headers name it, or it is the subscription's, as ``unsubscribe_deletes`` says.
 
     Raises:
         StompError: when a rule denies the client that queue.
     """
-    destination = destinations.for_subscribe(subscribed).destination
+    destination = destinations.for_subscribe(subscription.destination).destination
     if destination.kind is not DestinationKind.TOPIC or not is_durable(headers):
         return None
+    if settings.deletes_own_queue:
+        return subscription.queue
     if b"x-queue-name" in headers:
         destinations.check_queue(headers[b"x-queue-name"])
     return name_for_broker(b"x-queue-name", subscription_queue(destination, headers, b"", settings))
@@ -194,7 +198,9 @@ def _ack_mode(text: bytes | None) -> AckMode:
 
 
 def _prefetch(text: bytes | None, settings: VirtualHost) -> int:
-    number = settings.prefetch.default or 0 if text is None else read_integer(text)
+    number = None if text is None else read_integer(text)
+    if text is None or (number is None and settings.next_release):
+        number = settings.prefetch.default or 0
     if number is None or number < 0:
         raise error_frames.processing_error()
     most = settings.prefetch.max or 0
@@ -254,10 +260,14 @@ class SubscribeHandler:
         subscription = context.subscriptions.get(request.tag)
         if subscription is None:
             raise error_frames.no_subscription(request.description)
-        delete = queue_to_delete(subscription.destination, headers, context.settings, context.destination_rules)
+        delete = queue_to_delete(subscription, headers, context.settings, context.destination_rules)
         context.settle_if_writable()
         if context.observer is not None:
             context.observer.unsubscribed(subscription, "unsubscribe" if delete is None else "deleted")
+        if delete is None and context.settings.next_release and context.subscriptions.may_leave(subscription):
+            context.subscriptions.leave(subscription)
+            context.ask(ops.Unsubscribe(subscription, None, subscription.ledger.last_tag), frame)
+            return
         context.subscriptions.remove(subscription)
         context.ask(ops.Unsubscribe(subscription, delete), frame)
 
@@ -278,7 +288,12 @@ class SubscribeHandler:
 
     def unsubscribed(self, event: ops.Unsubscribed) -> None:
         """The consumer is gone."""
-        self._context.send_receipt(self._context.operation_done())
+        context, operation = self._context, self._context.operation
+        if isinstance(operation, ops.Unsubscribe) and operation.keeps_up_to is not None:
+            operation.subscription.ledger.give_back_after(operation.keeps_up_to)
+            context.subscriptions.note_settled(operation.subscription)
+        context.send_receipt(context.operation_done())
+        context.end_settled()
 
     def cancelled(self, event: ops.ConsumerCancelled) -> None:
         """The broker has cancelled a consumer, for example because its queue was deleted."""
@@ -383,10 +398,14 @@ class AckHandler:
             context.transactions.enlist(transaction, size_of(frame)).settlements.append(settlement)
         elif settlement.is_acceptable:
             context.subscriptions.settle(settlement)
+            context.end_settled()
         else:
+            error = error_frames.unknown_delivery_tag(settlement.number, context.settings)
+            if context.settings.next_release:
+                raise error
             # RECEIPT before ERROR, as with RabbitMQ's adapter, where the broker finds the mistake afterwards.
             context.send_receipt(frame)
-            context.fail(error_frames.unknown_delivery_tag(settlement.number, context.settings))
+            context.fail(error)
             return
         if frame.receipt is not None:
             context.send_receipt(frame)
@@ -406,12 +425,12 @@ class AckHandler:
         tag, session, digits = parts
         if not digits.isdigit() or len(digits) > _LONGEST_NUMBER:
             raise error_frames.processing_error()
-        subscription = context.subscriptions.get(tag)
+        number = int(digits)
+        subscription = context.subscriptions.find(tag, number)
         if subscription is None or session != context.identity:
             raise error_frames.message_without_subscription(ack_id)
         if requeue is not None and subscription.is_stream and not context.queue_rules.streams_take_nack:
             raise error_frames.stream_takes_nothing_back(subscription.destination)
-        number = int(digits)
         if 0 < number <= subscription.first_base:
             # Delivered to an earlier subscription with the same id. No message has the number 0.
             raise error_frames.message_without_subscription(ack_id)

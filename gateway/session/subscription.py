@@ -34,6 +34,9 @@ _NEVER: Final = 1 << 64
 
 _TEMP_TAG: Final = b"T_" + TEMP_QUEUE
 
+# Subscriptions of a session that have ended, and whose messages the client may still settle.
+_MOST_LEFT: Final = 16
+
 # So many subscriptions of a session that is over are let go of at a time.
 _AT_ONCE: Final = 200
 
@@ -480,11 +483,13 @@ class Settlement(NamedTuple):
 class Subscriptions:
     """The subscriptions of one session, and those of them with settlements for the broker."""
 
-    __slots__ = ("_by_tag", "_output", "_to_settle", "auto_acks", "base", "past", "temp_queues")
+    __slots__ = ("_by_tag", "_left", "_output", "_to_settle", "auto_acks", "base", "past", "temp_queues")
 
     def __init__(self, output: list[Body]) -> None:
         self._output = output
         self._by_tag: dict[bytes, Subscription] = {}
+        # Those that have ended and whose messages the client may still settle; with the highest number among these.
+        self._left: dict[Subscription, int] = {}
         # The highest number in a message-id of a subscription that has ended.
         self.base = 0
         # The messages of subscriptions that have ended.
@@ -509,6 +514,44 @@ class Subscriptions:
     def is_current(self, subscription: Subscription) -> bool:
         """Whether this very subscription is active under its tag."""
         return self._by_tag.get(subscription.tag) is subscription
+
+    def find(self, tag: bytes, number: int) -> Subscription | None:
+        """The subscription that has delivered a message with this number; or else the active one with this tag."""
+        current = self._by_tag.get(tag)
+        if self._left and (current is None or 0 < number <= current.first_base):
+            for each, last in self._left.items():
+                if each.tag == tag and each.first_base < number <= last:
+                    return each
+        return current
+
+    def may_settle(self, subscription: Subscription) -> bool:
+        """Whether the client may settle what this very subscription has delivered."""
+        return self.is_current(subscription) or subscription in self._left
+
+    def may_leave(self, subscription: Subscription) -> bool:
+        """Whether a subscription has something to settle after its end. Few have, since each keeps its channel."""
+        return (
+            subscription.mode is not AckMode.AUTO
+            and not subscription.selects
+            and not subscription.is_stream
+            and not (subscription.is_lost or subscription.awaits_queue)
+            and subscription.ledger.outstanding > 0
+            and len(self._left) < _MOST_LEFT
+        )
+
+    def leave(self, subscription: Subscription) -> None:
+        """End a subscription whose messages the client may still settle."""
+        last = subscription.last_number
+        self.remove(subscription)
+        self._left[subscription] = last
+
+    def take_settled(self) -> Subscription | None:
+        """One of those that were left and have nothing to settle any more, handed out once."""
+        for subscription in self._left:
+            if subscription.ledger.outstanding == 0:
+                del self._left[subscription]
+                return subscription
+        return None
 
     def add(self, subscription: Subscription, queue_name: str) -> None:
         """Add a subscription whose consumer runs on this queue. Its messages wait for ``start``."""
@@ -543,6 +586,7 @@ class Subscriptions:
         """Let go of all subscriptions, a part of them with each step: the session is over, and is counted."""
         self.auto_acks.subscriptions.clear()
         self._to_settle.clear()
+        self._left.clear()
         while self._by_tag:
             for _ in range(min(_AT_ONCE, len(self._by_tag))):
                 self._by_tag.popitem()

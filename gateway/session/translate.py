@@ -5,6 +5,7 @@ Both are done once per block of headers and cached: for SEND in `CachedPublish`,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -31,6 +32,8 @@ _NUMBERS: Final = {b"priority": ("priority", 0xFF), b"timestamp": ("timestamp", 
 PUBLISHED: Final = b"x-stomp-gateway-published"
 """The entry of the headers table with the time of publishing (`correlation`)."""
 
+_EXPIRATION: Final = re.compile(rb"\d{1,10}")
+
 _FIELDS: Final = frozenset((*_TEXTS, *_NUMBERS, b"persistent"))
 
 PROPERTIES: Final = frozenset((*_TEXTS, *_NUMBERS, b"destination", b"reply-to", b"persistent", PUBLISHED))
@@ -41,6 +44,18 @@ PROPERTIES: Final = frozenset((*_TEXTS, *_NUMBERS, b"destination", b"reply-to", 
 _OWN: Final = frozenset(
     (b"subscription", b"destination", b"message-id", b"redelivered", b"ack", b"content-length", PUBLISHED)
 )
+
+
+def without_bad_numbers(headers: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
+    """A SEND's headers as the plugin's next version reads them: a priority or timestamp that is no number is none.
+
+    Raises:
+        StompError: for an expiration that is no number, which the broker would refuse.
+    """
+    if b"expiration" in headers and _EXPIRATION.fullmatch(headers[b"expiration"]) is None:
+        raise error_frames.processing_error()
+    bad = [name for name in _NUMBERS if name in headers and read_integer(headers[name]) is None]
+    return {name: value for name, value in headers.items() if name not in bad} if bad else headers
 
 
 def properties_of_send(headers: Mapping[bytes, bytes], reply_to: bytes | None) -> Properties:

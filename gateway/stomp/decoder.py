@@ -86,7 +86,7 @@ class FrameLimits:
     be raised between frames: a client that has logged in is trusted with more.
 
     With ``skips_bodies`` a SEND whose body is too large is no error: it is read to its end and handed out as an
-    `OversizedFrame`, without the body.
+    `OversizedFrame`, without the body. With ``ignores_bad_lengths`` a content-length that is no number does not count.
     """
 
     frame: int = 4 * 1024 * 1024
@@ -94,6 +94,7 @@ class FrameLimits:
     header: int = 100 * 1024
     lines: int = 1000
     skips_bodies: bool = False
+    ignores_bad_lengths: bool = False
 
 
 class _Head(NamedTuple):
@@ -479,7 +480,7 @@ class Decoder:
             block = chunk[start:end]
             head = _Head(self._read_block(block), len(block), body - start)
         header_block, body = head.header_block, start + head.body
-        length = _content_length(header_block.command, header_block.headers)
+        length = self._content_length(header_block)
         stop = chunk.find(b"\0", body) if length is None else body + length
         if stop - start >= self.limits.frame:
             return self._skip_body(self._oversized(head), stop)
@@ -638,13 +639,25 @@ class Decoder:
 
     def _block_read(self, partial: _PartialFrame, head: _Head) -> None:
         """The header block is complete, and only the body is still to come."""
-        length = _content_length(head.header_block.command, head.header_block.headers)
+        length = self._content_length(head.header_block)
         if length is not None:
             partial.has_length = True
             if head.body + length >= self.limits.frame:
                 self._oversized(head)  # an error, or else it is skipped once the frame is looked at
         partial.head = head
         partial.searched = head.body
+
+    def _content_length(self, block: HeaderBlock) -> int | None:
+        """The body's length as the headers state it. Like RabbitMQ's adapter, the gateway reads it on SEND only."""
+        text = block.headers.get(CONTENT_LENGTH) if block.command == b"SEND" else None
+        if text is None:
+            return None
+        length = read_integer(text)
+        if length is None and self.limits.ignores_bad_lengths:
+            return None
+        if length is None or length < 0:
+            raise FrameError(f"content-length {printable(text)} is not a number of octets")
+        return length
 
     def _too_many_lines(self) -> FrameError:
         return FrameError(f"more than {self.limits.lines} header lines")
@@ -687,14 +700,3 @@ def _command(line: bytes) -> bytes:
     if b" HTTP/" in line and _HTTP_REQUEST.fullmatch(line):
         raise HttpRequestError("HTTP is not spoken on this port")
     return line
-
-
-def _content_length(command: bytes, headers: dict[bytes, bytes]) -> int | None:
-    """The body's length as the headers state it. Like RabbitMQ's adapter, the gateway reads it on SEND only."""
-    text = headers.get(CONTENT_LENGTH) if command == b"SEND" else None
-    if text is None:
-        return None
-    length = read_integer(text)
-    if length is None or length < 0:
-        raise FrameError(f"content-length {printable(text)} is not a number of octets")
-    return length

@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from gateway import __version__
-from gateway.config.scalars import SocketAddress
+from gateway.config.addresses import SocketAddress
 from gateway.errors import JournalError, ListenError
 from gateway.journal.journal import node_name
 from gateway.journal.privacy import DestinationNames, UserNames, users_key
@@ -23,8 +23,7 @@ from gateway.journal.writer import Clock, Writer, WriterSettings
 from gateway.server.descriptors import raise_limit
 from gateway.server.listen.listening_sockets import bound_to_tcp
 from gateway.server.log_limits import LogRateLimiter
-from gateway.server.paced_work import PacedWork
-from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.paced_work import PacedWork, PeriodicTimer
 from gateway.tap.conversation import Conversation, TapJournal
 from gateway.tap.proxy import Ending, TappedConnection
 

@@ -12,7 +12,7 @@ import pytest
 from deploy.local.broker import Broker
 from deploy.local.given import GivenBroker
 from gateway.errors import ExitCode
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker
 from gateway.session.context import Hold
 from tests.support.admin import AdminClient
 from tests.support.brokers import until_queue_gone

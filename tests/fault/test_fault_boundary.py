@@ -13,7 +13,7 @@ from structlog.typing import EventDict
 
 from deploy.local.broker import Broker
 from gateway.errors import CodecError
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker
 from gateway.server.client.connection import ClientConnection
 from gateway.server.client.connection_stats import ConnectionStats
 from gateway.server.process.gateway import Gateway

@@ -14,7 +14,7 @@ from structlog.typing import EventDict
 
 from deploy.local.broker import Broker
 from deploy.local.ports import free_ports
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker
 from gateway.server.process.gateway import Gateway
 from tests.support.brokers import private_broker
 from tests.support.chaos import ChaosProxy, Direction, chaos

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from deploy.local.node import PrivateNode
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker
 from tests.support.admin import AdminClient
 from tests.support.brokers import private_cluster
 from tests.support.deadline import until, within

@@ -16,7 +16,7 @@ import pytest
 from deploy.local.broker import Broker
 from deploy.local.ports import free_ports
 from gateway.config.model import GatewayConfig
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker
 from gateway.server.process.gateway import Gateway
 from tests.support.brokers import private_broker
 from tests.support.chaos import ChaosProxy, Direction, chaos

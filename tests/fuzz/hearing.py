@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import Final
 
-from gateway.parity import FrameReader, HeartBeat, ServerFrame
+from gateway.parity.stomp_peer import FrameReader, HeartBeat, ServerFrame
 from tests.fuzz.violation import demand
 
 _COMMANDS: Final = frozenset((b"CONNECTED", b"MESSAGE", b"RECEIPT", b"ERROR"))

@@ -8,13 +8,12 @@ from typing import Final
 from gateway.config.loader import parse
 from gateway.errors import ConfigError, UsageError
 from gateway.migrate.broker_settings import BrokerSettings
-from gateway.migrate.conf_lines import ConfFile
 from gateway.migrate.conf_schema import STOMP, WEB_STOMP
 from gateway.migrate.erlang_scanner import TermSyntaxError
 from gateway.migrate.erlang_terms import read_terms
 from gateway.migrate.migration import check_configuration
-from gateway.migrate.migration_report import MigrateError, MigrationReport
-from gateway.migrate.rabbitmq_conf import settings_of_conf
+from gateway.migrate.output import MigrateError, MigrationReport
+from gateway.migrate.rabbitmq_conf import ConfFile, settings_of_conf
 from gateway.migrate.source_files import Sources, settings_of_terms
 from gateway.migrate.translation import translate
 from tests.fuzz.violation import demand

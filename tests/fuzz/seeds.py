@@ -9,7 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from gateway.parity import ORACLE, Received, play, read_transcript
+from gateway.parity.player import play
+from gateway.parity.steps import ORACLE
+from gateway.parity.stomp_peer import Received
+from gateway.parity.transcript import read_transcript
 from gateway.stomp.frame import CLIENT_COMMANDS
 from tests.fuzz.script import Event, write_script
 from tests.support.model_broker import ModelBroker

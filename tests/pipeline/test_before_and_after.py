@@ -13,7 +13,7 @@ import pytest
 
 from gateway.cli import command_line
 from gateway.errors import ExitCode
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker
 from gateway.pipeline.lake import Lake
 from gateway.pipeline.table_schemas import COLUMNS, schema_of
 from tests.support.deadline import PATIENCE, within

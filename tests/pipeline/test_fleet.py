@@ -20,7 +20,7 @@ import pytest
 
 from gateway.errors import ExitCode
 from gateway.journal.segments import SHIPPED_SUFFIX, SegmentName
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker
 from gateway.pipeline.check import check
 from gateway.pipeline.lake import Lake
 from tests.support.deadline import until

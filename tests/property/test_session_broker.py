@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gateway.parity import ServerFrame
+from gateway.parity.stomp_peer import ServerFrame
 from tests.support.model_broker import ModelBroker
 from tests.support.playbook import stomp
 from tests.support.session_peer import SessionPeer

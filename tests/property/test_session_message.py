@@ -6,7 +6,7 @@ from hypothesis import assume, event, example, given
 from hypothesis import strategies as st
 from pamqp import commands
 
-from gateway.parity import FrameReader, ServerFrame
+from gateway.parity.stomp_peer import FrameReader, ServerFrame
 from gateway.pieces import joined
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.destinations import message_destination, message_reply_to

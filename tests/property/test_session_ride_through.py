@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gateway.parity import ServerFrame
+from gateway.parity.stomp_peer import ServerFrame
 from gateway.session import ops
 from gateway.session.context import State
 from tests.support.model_broker import ModelBroker

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.config.scalars import SocketAddress
-from gateway.config.unix_address import ListenAddress
+from gateway.config.addresses import ListenAddress, SocketAddress
 
 
 def tcp(address: ListenAddress | None) -> SocketAddress:

@@ -10,7 +10,8 @@ import pytest
 from deploy.local.broker import PRIVATE, Broker, cluster, running
 from deploy.local.errors import LocalError
 from deploy.local.node import PrivateNode
-from gateway.parity import AmqpBroker, BrokerRefusalError, Release
+from gateway.parity.amqp_broker import AmqpBroker, BrokerRefusalError
+from gateway.parity.steps import Release
 from tests.support.deadline import until
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from gateway.migrate.erlang_scanner import RESERVED
-from gateway.migrate.erlang_terms import Atom, External, Improper, Map, Term, Tuple
+from gateway.migrate.erlang_terms import Atom, External, Map, Term, Tuple
 
 _PLAIN_ATOM: Final = re.compile(r"[a-zß-öø-ÿ][A-Za-z0-9_@À-ÖØ-öø-ÿ]*")
 _ESCAPES: Final = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\\": "\\\\"}
@@ -31,8 +31,6 @@ def formatted(term: Term) -> str:
             text = f"{{{_joined(items)}}}"
         case Map(pairs):
             text = f"#{{{', '.join(f'{formatted(key)} => {formatted(value)}' for key, value in pairs)}}}"
-        case Improper(items, tail):
-            text = f"[{_joined(items)} | {formatted(tail)}]"
         case _:
             text = f"[{_joined(term)}]"
     return text

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from pamqp import commands, encode, header
 
-from gateway.parity import BrokerMessage, BrokerRefusalError
+from gateway.parity.amqp_broker import BrokerMessage, BrokerRefusalError
 from tests.support.model_kinds import kind_of, refused_consumer, refused_declaration, with_number
 
 Arguments = Mapping[str, Any]

@@ -102,14 +102,18 @@ class Channel:
         self._queue = None
         self._cancelled()
 
+    def cancel(self) -> None:
+        """End the consumer; what is unacknowledged stays with the channel."""
+        queue, self._queue = self._queue, None
+        if queue is not None:
+            self._broker.drop_consumer(queue, self)
+
     def close(self) -> None:
         """Close the channel: its consumer ends, and what is unacknowledged goes back."""
         if not self.is_open:
             return
         self.is_open = False
-        queue, self._queue = self._queue, None
-        if queue is not None:
-            self._broker.drop_consumer(queue, self)
+        self.cancel()
         self._give_back(list(self.unacked))
 
     # What is written on it.

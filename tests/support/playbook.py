@@ -15,7 +15,7 @@ from pamqp import body, commands, frame, header
 from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import Upstream, VirtualHost
 from gateway.errors import FrameError
-from gateway.parity import FrameReader, ServerFrame
+from gateway.parity.stomp_peer import FrameReader, ServerFrame
 from gateway.pieces import joined
 from gateway.session import ops
 from gateway.session.connect import renews_tokens

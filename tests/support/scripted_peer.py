@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.parity import Received, ServerFrame, SilenceError
+from gateway.parity.stomp_peer import Received, ServerFrame, SilenceError
 
 
 class ScriptedPeer:

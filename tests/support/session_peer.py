@@ -15,7 +15,7 @@ from typing import Final
 from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.errors import FrameError
-from gateway.parity import Closed, FrameReader, Received, SilenceError
+from gateway.parity.stomp_peer import Closed, FrameReader, Received, SilenceError
 from gateway.pieces import joined
 from gateway.session import ops
 from gateway.session.connect import ClientFacts
@@ -144,17 +144,24 @@ class ModelBridge:
         if isinstance(operation, ops.Subscribe):
             return self._subscribe(operation)
         if isinstance(operation, ops.Unsubscribe):
-            channel = self._consuming.pop(operation.subscription, None)
-            if channel is not None:
-                channel.close()
-            if operation.delete_queue is not None:
-                self._broker.delete(operation.delete_queue)
-            return ops.Unsubscribed()
+            return self._unsubscribe(operation)
         # It has one node.
         found = ops.QueuesFound(is_any_missing=False) if isinstance(operation, ops.FindQueues) else None
         if found is None:
             self._close_channels()
         return found or ops.UpstreamClosed()
+
+    def _unsubscribe(self, operation: ops.Unsubscribe) -> ops.Unsubscribed:
+        channel = self._consuming.get(operation.subscription)
+        if operation.keeps_up_to is not None and channel is not None:
+            channel.cancel()
+            return ops.Unsubscribed()
+        if channel is not None:
+            del self._consuming[operation.subscription]
+            channel.close()
+        if operation.delete_queue is not None:
+            self._broker.delete(operation.delete_queue)
+        return ops.Unsubscribed()
 
     def _recover(self, operation: ops.Recover) -> ops.Recovered:
         subscribed = tuple(self._subscribe(request) for request in operation.subscriptions)

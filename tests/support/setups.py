@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final, Self
 
 from deploy.local.broker import Broker
-from gateway.parity import Setup
+from gateway.parity.transcript import Setup
 from tests.support.gateway import Address, configuration, gateway_process
 
 DEFAULT_USER: Final = {"login": "somebody", "passcode": "somebodys"}

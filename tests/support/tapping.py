@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gateway.config.scalars import SocketAddress
+from gateway.config.addresses import SocketAddress
 from gateway.tap.tap_server import TapServer, TapSettings, open_journal
 from tests.support.gateway import Address
 

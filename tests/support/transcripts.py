@@ -6,8 +6,12 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from gateway.parity import ORACLE, AmqpBroker, Identity, Setup, Side, SocketPeer, Transcript, play
-from gateway.parity.transcript import load_transcripts
+from gateway.parity.amqp_broker import AmqpBroker
+from gateway.parity.play_state import Identity
+from gateway.parity.player import play
+from gateway.parity.steps import ORACLE, Side
+from gateway.parity.stomp_peer import SocketPeer
+from gateway.parity.transcript import Setup, Transcript, load_transcripts
 from tests.support.gateway import Address
 
 TRANSCRIPTS = load_transcripts()

@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 import socket
 import ssl
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.config.listener_settings import DEFAULT_ADMIN_ADDRESS
+from gateway.errors import ExitCode
+from gateway.journal.schema import AUDIT_CODES
+from gateway.journal.segments import PATTERN
 from tests.support.admin import AdminClient
 from tests.support.certificates import Authority, Identity
 from tests.support.deadline import until, within
@@ -93,12 +99,18 @@ async def test_wrong_credentials_are_refused(guarded: GatewayProcess, tls: ssl.S
     """Also a login without a passcode, the passcode of another user, and neither."""
     answer = await AdminClient(guarded.admin, tls=tls).ask("/api/overview", Authorization=authorization)
     assert answer.status == 401
-    assert guarded.logged("admin login refused")[-1]["peer"].startswith("127.0.0.1:")
+    line = guarded.logged("login")[-1]
+    assert (line["logger"], line["outcome"], line["asked"]) == ("audit", "refused", "GET /api/overview")
+    assert line["peer"].startswith("127.0.0.1:")
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 async def test_probes_need_no_user(guarded: GatewayProcess, tls: ssl.SSLContext, path: str) -> None:
     assert (await AdminClient(guarded.admin, tls=tls).ask(path)).status == 200
+    # A wrong one does not stop them, and is noted where it is looked at.
+    before = len(guarded.logged("login"))
+    assert (await AdminClient(guarded.admin, ("other", "wrong"), tls).ask(path)).status == 200
+    assert [line["asked"] for line in guarded.logged("login")[before:]] in ([], [f"GET {path}"])
 
 
 async def test_a_user_closes_sessions(guarded: GatewayProcess, tls: ssl.SSLContext) -> None:
@@ -305,6 +317,83 @@ async def test_a_configured_admin_port_that_is_taken_is_an_error(broker_url: str
             said = process.log.read_text()
     assert f"cannot listen on 127.0.0.1:{port}: the port is taken" in said
     assert "under admin in the configuration" in said
+
+
+# Audit.
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_who_asked_for_what_is_in_log_and_journal_at_every_level_of_the_log(
+    broker_url: str, tmp_path: Path, workers: int
+) -> None:
+    admin = {
+        "address": "127.0.0.1:0",
+        "users": [
+            {"login": "operator", "passcode": "geheim-1"},
+            {"login": "reader", "passcode": "geheim-2", "role": "read_only"},
+        ],
+    }
+    journal = {"journal": {"level": "session", "directory": str(tmp_path)}}
+    document = configuration(broker_url, journal, admin=admin, workers=workers)
+    with gateway_process(document) as process:
+        operator = AdminClient(process.admin, ("operator", "geheim-1"))
+        reader = AdminClient(process.admin, ("reader", "geheim-2"))
+        wrong = AdminClient(process.admin, ("operator", "geheim-3"))
+        swapped = AdminClient(process.admin, ("geheim-1", "operator"))
+        async with within(), StompClient.logged_in(process.address) as client:
+            session = f"/api/sessions/{client.connected['session']}"
+            expected: list[tuple[object, ...]] = []
+            for name, method, path in (
+                ("log-level", "POST", "/api/log-level?level=error&seconds=600"),
+                ("trace", "POST", "/api/trace?login=guest&seconds=1"),
+                ("fail-back", "POST", "/api/links/fail-back"),
+                ("close-session", "DELETE", f"{session}?reason=test"),
+                ("reload", "POST", "/api/reload"),
+            ):
+                assert (await reader.ask(path, method)).status == 403
+                assert (await operator.ask(path, method)).status in (200, 204)
+                asked = f"{method} {path}"
+                expected += [(name, "refused", "reader", asked), (name, "done", "operator", asked)]
+            assert (await operator.ask("/api/overview")).status == 200  # to look is not an action
+            assert (await operator.ask("/api/sessions/none", "DELETE")).status == 404
+            assert (await wrong.ask("/metrics")).status == 401
+            assert (await swapped.ask("/api/reload", "POST")).status == 401
+            expected += [
+                ("close-session", "failed", "operator", "DELETE /api/sessions/none"),
+                ("login", "refused", None, "GET /metrics"),
+                ("reload", "refused", None, "POST /api/reload"),
+            ]
+        process.rewrite(document | {"logging": {"format": "json", "level": "warning"}})
+        process.child.send_signal(signal.SIGHUP)
+        await process.until_logged("reload", 4)
+        process.rewrite({"listeners": "none"})
+        process.child.send_signal(signal.SIGHUP)
+        await process.until_logged("reload", 5)
+        process.terminate()
+        assert await process.exit_code(30) == ExitCode.OK
+        lines = [json.loads(line) for line in process.log.read_text().splitlines()]
+        assert "geheim" not in process.log.read_text()
+    trail = [line for line in lines if line.get("logger") == "audit"]
+    facts = [(line["event"], line["outcome"], line.get("user"), line.get("asked")) for line in trail]
+    by_signal = [("reload", "done"), ("reload", "failed"), ("stop", "done")]
+    assert facts == [*expected, *((*each, None, None) for each in by_signal)]
+    assert [line.get("signal") for line in trail[-3:]] == ["SIGHUP", "SIGHUP", "SIGTERM"]
+    assert all(line["peer"].startswith("127.0.0.1:") for line in trail[:-3])
+    assert [line.get("login") for line in trail[11:13]] == ["operator", None]
+    assert not [line for line in lines if line["event"] == "session closed by operator"]
+    written = _audited(tmp_path)
+    assert [(line["x"], line.get("u"), line.get("ip")) for line in written] == [
+        (name if outcome == "done" else f"{name}-{outcome}", user, None if asked is None else "127.0.0.1")
+        for name, outcome, user, asked in facts
+    ]
+    assert {line["x"] for line in written} <= AUDIT_CODES
+
+
+def _audited(journal: Path) -> list[dict[str, Any]]:
+    """The lines of a journal about operators, in order."""
+    texts = [path.read_text() for path in journal.glob(f"d*=*/{PATTERN}")]
+    lines = [json.loads(line) for text in texts for line in text.splitlines()]
+    return sorted((line for line in lines if line["e"] == "audit"), key=lambda line: int(line["t"]))
 
 
 # Misbehaving clients.

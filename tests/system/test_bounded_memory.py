@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.errors import ExitCode
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker
 from tests.support.chaos import ChaosProxy, Direction
 from tests.support.deadline import until, within
 from tests.support.gateway import GatewayProcess, configuration, gateway_process, upstream

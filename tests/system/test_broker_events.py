@@ -11,7 +11,8 @@ import pytest
 import pytest_asyncio
 
 from deploy.local.broker import Broker
-from gateway.parity import AmqpBroker, Release
+from gateway.parity.amqp_broker import AmqpBroker
+from gateway.parity.steps import Release
 from tests.support.brokers import release_of
 from tests.support.deadline import within
 from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process, upstream

@@ -8,7 +8,7 @@ import pytest
 
 from deploy.local.ports import free_ports
 from gateway.config.loader import parse
-from gateway.server.process.broker_greetings import BrokerGreetings
+from gateway.server.process.broker_services import BrokerGreetings
 from tests.support.deadline import within
 from tests.support.gateway import configuration, gateway_here, gateway_process
 from tests.support.stomp_client import StompClient

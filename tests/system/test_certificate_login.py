@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from deploy.local.broker import Broker
 from deploy.local.ports import free_ports
-from gateway.parity import Release
+from gateway.parity.steps import Release
 from tests.support.brokers import private_broker, release_of
 from tests.support.certificates import SUBJECTS, Authority, Identity, Rdn, distinguished_name
 from tests.support.deadline import within

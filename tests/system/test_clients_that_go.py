@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from websockets.server import ServerProtocol
 
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker
 from gateway.server.client.bridge import Bridge
 from gateway.server.client.connection import ClientConnection
 from gateway.server.listen.websocket import WebSocketConnection

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker, poll
 from tests.support.deadline import within
 from tests.support.gateway import gateway_here, parsed
 from tests.support.stomp_client import StompClient
@@ -49,6 +51,34 @@ async def test_the_names_and_texts_of_the_plugins_next_version(broker_url: str, 
             await client.connect(login="guest", passcode="guest")
             await client.ask("SUBSCRIBE", id="test.subscription", destination="/topic/durable", durable="true")
             assert await amqp.count(name) == 0
+            # The queue of another client, which UNSUBSCRIBE names.
+            await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments={})
+            await client.ask("UNSUBSCRIBE", id="test.subscription", durable="true", x_queue_name=queue)
+            assert await amqp.count(queue) == 0
+            assert await amqp.count(name) is None
+            for header in ("priority", "timestamp"):
+                await client.ask("SEND", destination=f"/amq/queue/{queue}", **{header: "none"})
+            client.write("SEND", destination=f"/amq/queue/{queue}", expiration="soon", receipt="r")
+            await client.expect("ERROR", message="Processing error", receipt_id="r")
+            await client.ask(
+                "SUBSCRIBE", id="1", destination=f"/amq/queue/{queue}", ack="client", prefetch_count="many"
+            )
+            first, _ = await client.messages(2)
+            await client.ask("ACK", id=first["ack"])
+            client.write("ACK", id=first["ack"], receipt="r")
+            await client.expect("ERROR", b"unknown delivery tag 1\n", message="Message not found", receipt_id="r")
+            # What it has not settled when it unsubscribes is still its own.
+            await client.ask("SEND", b"3", destination=f"/amq/queue/{queue}")
+            third = await client.receive()
+            await client.ask("UNSUBSCRIBE", id="1")
+            assert await amqp.count(queue) == 0
+            await client.ask("NACK", id=third["ack"])
+            assert await poll(partial(amqp.count, queue), lambda count: count == 2) == 2
+            client.write("SEND", destination=f"/amq/queue/{queue}", user_id="boss")
+            await client.expect("ERROR", message="access_refused")
+            await client.closed()
+            await amqp.delete_queue(queue)
+        async with StompClient.logged_in(address) as client:
             client.write("SUBSCRIBE", id="2", destination=f"/amq/queue/{queue}")
             await client.expect("ERROR", f"no queue '{queue}' in vhost '/'".encode(), message="not_found")
             await client.closed()

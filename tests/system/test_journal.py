@@ -13,7 +13,7 @@ import pytest
 
 from gateway.errors import ExitCode
 from gateway.journal.segments import PATTERN
-from gateway.parity import AmqpBroker, BrokerMessage
+from gateway.parity.amqp_broker import AmqpBroker, BrokerMessage
 from tests.support.deadline import within
 from tests.support.gateway import GatewayProcess, configuration, gateway_process
 from tests.support.stomp_client import ConnectionOverError, StompClient

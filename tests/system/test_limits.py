@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.config.model import GatewayConfig
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker
 from gateway.server.process.gateway import Gateway
 from gateway.session.context import Hold
 from tests.support.deadline import within

@@ -9,7 +9,7 @@ from deploy.local.broker import Broker
 from gateway.amqp.splitter import Sink
 from gateway.config.model import Logging
 from gateway.config.virtual_host import VirtualHost
-from gateway.parity import AmqpBroker, BrokerMessage
+from gateway.parity.amqp_broker import AmqpBroker, BrokerMessage
 from gateway.pieces import Body
 from gateway.server.broker.broker_errors import UpstreamError
 from gateway.server.broker.channel import LinkChannel

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker
 from tests.support.deadline import within
 from tests.support.gateway import Address, gateway_here, parsed
 from tests.support.stomp_client import Frame, StompClient, encoded

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from gateway.parity import AmqpBroker, Release
+from gateway.parity.amqp_broker import AmqpBroker
+from gateway.parity.steps import Release
 from tests.support.deadline import within
 from tests.support.gateway import Address
 from tests.support.stomp_client import StompClient

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from deploy.local.broker import Broker
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker
 from tests.support.brokers import until_queue_gone
 from tests.support.deadline import within
 from tests.support.gateway import Address, configuration, gateway_process

@@ -13,7 +13,8 @@ from typing import Final
 import pytest
 import pytest_asyncio
 
-from gateway.parity import AmqpBroker, BrokerMessage, Release
+from gateway.parity.amqp_broker import AmqpBroker, BrokerMessage
+from gateway.parity.steps import Release
 from tests.support.deadline import within
 from tests.support.gateway import Address, gateway_here, parsed
 from tests.support.stomp_client import Frame, StompClient

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from deploy.local.broker import Broker
 from gateway.config.model import GatewayConfig
-from gateway.parity import AmqpBroker, BrokerRefusalError
+from gateway.parity.amqp_broker import AmqpBroker, BrokerRefusalError
 from gateway.server.process.gateway import Gateway
 from tests.support.brokers import until_queue_gone
 from tests.support.deadline import until, within

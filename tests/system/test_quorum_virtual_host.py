@@ -14,7 +14,7 @@ from typing import TypeVar
 import pytest
 
 from deploy.local.broker import Broker
-from gateway.parity import AmqpBroker, Release, Setup, Side, Transcript
+from gateway.parity.amqp_broker import AmqpBroker
 from gateway.parity.comparison import Comparison, Outcome, Verdict
 from gateway.parity.steps import (
     ANY_OTHER_HEADERS,
@@ -22,8 +22,11 @@ from gateway.parity.steps import (
     ExpectFramesInAnyOrder,
     ExpectInBroker,
     FrameTemplate,
+    Release,
+    Side,
     Step,
 )
+from gateway.parity.transcript import Setup, Transcript
 from tests.support.gateway import Address, configuration, gateway_process
 from tests.support.stomp_client import StompClient
 from tests.support.transcripts import TRANSCRIPTS, identity

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from deploy.local.broker import Broker
-from gateway.parity import AmqpBroker, BrokerMessage
+from gateway.parity.amqp_broker import AmqpBroker, BrokerMessage
 from gateway.server.process.gateway import Gateway
 from tests.support.deadline import until, within
 from tests.support.gateway import gateway_here, parsed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.admin.metrics import GatewayCollector
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker
 from gateway.server.process.gateway import Gateway
 from gateway.session.destinations import durable_queue_name
 from tests.support.deadline import until, within

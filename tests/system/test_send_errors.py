@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from gateway.parity import AmqpBroker
+from gateway.journal.segments import PATTERN
+from gateway.parity.amqp_broker import AmqpBroker
 from gateway.server.process.gateway import Gateway
 from tests.support.chaos import ChaosProxy
 from tests.support.deadline import until
@@ -105,6 +108,36 @@ async def test_without_a_receipt_the_error_is_only_logged_if_that_is_wanted(brok
             await works_on(sender, browser, queue, b"and again")
     failed = [line["message"] for line in logs if line["event"] == "send failed"]
     assert sorted(failed) == ["Unknown destination", "not_found"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("action", ["keep", "log"])
+async def test_a_denied_send_counts_as_denied_though_its_session_goes_on(
+    broker_url: str, queue: str, tmp_path: Path, action: str
+) -> None:
+    defaults = {
+        "on_send_error": {"action": action},
+        "destination_rules": [{"action": "deny", "destination": "/topic/*"}],
+        "journal": {"level": "session", "directory": str(tmp_path)},
+    }
+    async with (
+        gateway_here(parsed(broker_url, defaults)) as gateway,
+        application(gateway, queue) as (sender, browser),
+    ):
+        sender.write("SEND", b"x", destination="/topic/t", receipt="denied")
+        await sender.expect("ERROR", message="access_refused", receipt_id="denied")
+        sender.write("SEND", b"x", destination="/topic/t")
+        if action == "keep":
+            await sender.expect("ERROR", message="access_refused")
+        await works_on(sender, browser, queue)
+        assert gateway.stats.host("/").errors == {"destination-denied": 2}
+    assert _journalled_errors(tmp_path) == ["destination-denied"] * 2
+
+
+def _journalled_errors(directory: Path) -> list[str]:
+    texts = [path.read_text() for path in directory.glob(f"d*=*/{PATTERN}")]
+    lines = [json.loads(line) for text in texts for line in text.splitlines()]
+    return [line["x"] for line in lines if line["e"] == "err"]
 
 
 @pytest.mark.asyncio

@@ -6,7 +6,7 @@ import secrets
 
 import pytest
 
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker
 from tests.support.deadline import within
 from tests.support.gateway import Address, configuration, gateway_here, gateway_process, parsed
 from tests.support.stomp_client import StompClient, answers_during, encoded

@@ -14,7 +14,7 @@ import yaml
 
 from deploy.local.broker import Broker
 from gateway.errors import ExitCode
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker
 from tests.support.admin import AdminClient
 from tests.support.chaos import ChaosProxy, Direction
 from tests.support.deadline import until, within

@@ -23,15 +23,14 @@ from aio_pika.abc import AbstractChannel
 from pydantic import SecretStr
 
 from gateway import cli
+from gateway.config.addresses import BrokerUrl
 from gateway.config.broker_user import User
-from gateway.config.scalars import BrokerUrl
 from gateway.errors import ExitCode
-from gateway.journal import stream_target
+from gateway.journal import stream as journal_stream
 from gateway.journal.segments import PATTERN, mark_of
 from gateway.journal.ship_targets import NOTE_NAME
 from gateway.journal.shipper import ShipError, Shipper
-from gateway.journal.stream_broker import StreamBroker
-from gateway.journal.stream_target import StreamTarget, parts_of
+from gateway.journal.stream import StreamBroker, StreamTarget, parts_of
 from tests.support.deadline import PATIENCE
 from tests.support.gateway import ROOT
 from tests.unit.journal.test_shipper import contents, finished
@@ -110,7 +109,7 @@ def test_what_is_shipped_is_collected_once(
 def test_a_large_segment_is_several_messages(
     broker_url: str, stream: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_target, "PART_BYTES", 1000)
+    monkeypatch.setattr(journal_stream, "PART_BYTES", 1000)
     journal, there = tmp_path / "journal", tmp_path / "there"
     finished(journal, 1, os.urandom(10_500))
     ship(broker_url, stream, journal)
@@ -133,7 +132,7 @@ def test_publications_may_be_mixed_and_broken_off(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Gateways publish at the same time; what is not whole yet is read again by the next run."""
-    monkeypatch.setattr(stream_target, "PART_BYTES", 1000)
+    monkeypatch.setattr(journal_stream, "PART_BYTES", 1000)
     names = [f"d=2026-11-21/gateway-{node}-0123456789abcdef-1-000001.v1.jsonl" for node in "ab"]
     data = [os.urandom(2500), os.urandom(2500)]
     parts = {

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import ExitCode
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker
 from tests.support.certificates import Authority, Identity
 from tests.support.deadline import PATIENCE, until, within
 from tests.support.gateway import (

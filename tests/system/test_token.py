@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from deploy.local.broker import Broker
-from gateway.parity import Release
+from gateway.parity.steps import Release
 from gateway.server.broker.broker_errors import LinkDownError
 from gateway.server.process.gateway import Gateway
 from tests.support.brokers import private_broker, release_of

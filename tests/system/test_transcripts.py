@@ -2,8 +2,7 @@
 
 import pytest
 
-from gateway.parity import Transcript
-from gateway.parity.transcript import load_departures
+from gateway.parity.transcript import Transcript, load_departures
 from tests.support.gateway import Address
 from tests.support.transcripts import TRANSCRIPTS, check_transcript, parametrize_transcripts
 

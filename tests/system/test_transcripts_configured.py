@@ -8,7 +8,7 @@ import pytest
 
 from deploy.local.broker import running
 from deploy.local.given import GivenBroker
-from gateway.parity import Transcript
+from gateway.parity.transcript import Transcript
 from tests.support.setups import Setups
 from tests.support.transcripts import check_transcript, parametrize_transcripts
 

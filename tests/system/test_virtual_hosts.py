@@ -17,7 +17,7 @@ from deploy.local.broker import Broker
 from gateway import __version__
 from gateway.config.loader import parse
 from gateway.config.model import GatewayConfig
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker
 from tests.support.brokers import private_broker
 from tests.support.chaos import ChaosProxy, Direction, chaos
 from tests.support.deadline import until, within

@@ -15,7 +15,7 @@ from websockets.extensions.permessage_deflate import PerMessageDeflate
 from websockets.frames import Frame as Piece
 from websockets.frames import Opcode
 
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker
 from tests.support.deadline import until, within
 from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process, listening
 from tests.support.stomp_client import ConnectionOverError, StompClient, answers_during, encoded

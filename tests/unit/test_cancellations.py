@@ -15,7 +15,7 @@ import pytest
 GATEWAY = Path(__file__).parents[2] / "gateway"
 CATCHES = ("BaseException", "CancelledError")
 # Notes the cancellation, waits for the end of what must not be cut short, and raises then.
-LATER = {"parity/shutdown.py:finish", "pipeline/query_output.py:work"}
+LATER = {"parity/amqp_broker.py:finish", "pipeline/query_output.py:work"}
 
 
 def names(node: ast.expr | None) -> list[str]:

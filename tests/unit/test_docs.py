@@ -14,7 +14,7 @@ from deploy.release.checkout import dead_links
 from gateway.config.loader import parse
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason, ExitCode
-from gateway.parity import read_transcript
+from gateway.parity.transcript import read_transcript
 from gateway.session import error_frames
 from gateway.session.context import Hold
 from tests.bench.targets import DEFAULT_ROWS, ROWS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from gateway.config.scalars import BrokerUrl
+from gateway.config.addresses import BrokerUrl
 from gateway.server.log_limits import LogLimits
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from aio_pika.exceptions import AMQPConnectionError, AMQPError
 from aiormq.connection import TransportFactory
 from yarl import URL
 
-from gateway.config.scalars import BrokerUrl
+from gateway.config.addresses import BrokerUrl
 from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import (
     ACCESS_REFUSED,

@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from gateway.config.scalars import BrokerUrl
+from gateway.config.addresses import BrokerUrl
 from gateway.config.virtual_host import Upstream, UpstreamTls, VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
 from gateway.server.broker.broker_state import Circuit

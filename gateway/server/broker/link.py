@@ -21,7 +21,7 @@ from aio_pika.exceptions import AMQPError
 from gateway.amqp.codec import CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_UNBLOCKED
 from gateway.amqp.methods import Close, read_close, read_method
 from gateway.amqp.splitter import Sink, Splitter
-from gateway.config.scalars import BrokerUrl
+from gateway.config.addresses import BrokerUrl
 from gateway.errors import CodecError
 from gateway.pieces import Piece
 from gateway.server.broker.broker_errors import (

@@ -27,10 +27,10 @@ from typing import Final, NamedTuple, TypeVar
 from pamqp import base, commands, common, exceptions, frame, header, heartbeat
 
 from gateway.amqp.codec import FRAME_HEADER, HEARTBEAT, METHOD
-from gateway.config.broker_tls import broker_tls_context
+from gateway.config.addresses import BrokerUrl
 from gateway.config.broker_user import User
 from gateway.config.model import PASS_THROUGH
-from gateway.config.scalars import BrokerUrl
+from gateway.config.tls_settings import broker_tls_context
 from gateway.config.virtual_host import UpstreamTls, VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, os_reason
 from gateway.server.broker.host_resolver import HostResolver

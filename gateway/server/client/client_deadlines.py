@@ -11,7 +11,7 @@ from gateway.config.listener_settings import Listener
 from gateway.errors import CloseReason, StompError
 from gateway.server.client.output import ClientOutput
 from gateway.server.fault_boundary import FaultOwner, guarded
-from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.paced_work import PeriodicTimer
 from gateway.session import error_frames, ops
 from gateway.session.context import Hold, State
 from gateway.session.session import Session

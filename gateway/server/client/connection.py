@@ -33,7 +33,7 @@ from gateway.server.client.session_limits import RateLimiter, SessionLimits
 from gateway.server.client.traces import Traces
 from gateway.server.fault_boundary import guarded
 from gateway.server.listen.accepted_connection import AcceptedConnection
-from gateway.server.listen.tls import keep_what_is_not_read, login_name
+from gateway.server.listen.tls import limit_read_ahead, login_name
 from gateway.server.listen.websocket import StompProtocol
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import FULL_READ, PacedWork
@@ -176,7 +176,7 @@ class ClientConnection(StompProtocol):
             output.transport.abort()
             return
         if output.websocket is None:
-            keep_what_is_not_read(transport)
+            limit_read_ahead(transport)
         self.session.set_max_frames_per_turn(_MAX_FRAMES_PER_TURN)
         self.stats.arrived(peer)
         name, is_broken = None, False

@@ -14,6 +14,7 @@ from gateway.server.client.lost_consumers import LostConsumers
 from gateway.server.client.session_queues import SessionQueues
 from gateway.session import ops
 from gateway.session.queues import QueueSpec
+from gateway.session.subscription import Subscription
 
 
 class Consumers:
@@ -112,6 +113,9 @@ class Consumers:
     async def end(self, operation: ops.Unsubscribe) -> ops.Unsubscribed:
         """Close the channel, and delete the queue if the client wants that."""
         await self.lost.forget(operation.subscription)
+        if operation.keeps_up_to is not None:
+            await self._cancel(operation.subscription)
+            return ops.Unsubscribed()
         channel = self._channels.remove(operation.subscription)
         if channel is not None:
             # Closing the channel requeues all unsettled messages and cancels the consumer. The channel is needed longer
@@ -134,3 +138,16 @@ class Consumers:
                 await channel.delete_queue(operation.delete_queue)
         self._queues.exclusive.consumer_closed(operation.subscription)
         return ops.Unsubscribed()
+
+    async def _cancel(self, subscription: Subscription) -> None:
+        """Stop the consumer, and keep its channel for what the client has still to settle."""
+        channel = self._channels.get(subscription)
+        if channel is None:
+            return
+        is_pausable = self._channels.pausable.has(channel)
+        if is_pausable:
+            # The answer must be read.
+            channel.link.resume_reading()
+        await channel.cancel()
+        if is_pausable:
+            self._channels.pausable.read_or_pause()

@@ -49,7 +49,7 @@ _SESSIONS_PER_ROUND: Final = 200
 _IS_LIMIT: Final = "limit ("
 
 # How the names of queues begin that a session gets for itself. Permissions are for all of them alike.
-_GENERATED: Final = ("stomp-subscription-", "amq.gen-")
+_GENERATED: Final = ("stomp-subscription-", "stomp.gen-", "amq.gen-")
 
 # Characters of the broker's text in the log.
 _LONGEST_REASON: Final = 300

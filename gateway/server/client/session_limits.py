@@ -24,7 +24,7 @@ from gateway.errors import GatewayError
 from gateway.server.client.failed_logins import FailedLogins
 from gateway.server.client_address import network_of
 from gateway.server.counts import Cell, Counts, Key, LocalCounts
-from gateway.server.lock_outs import LockOuts
+from gateway.server.listen.address_checks import LockOuts
 from gateway.session.context import Hold
 from gateway.session.session import NO_TURN_LIMIT, Session
 

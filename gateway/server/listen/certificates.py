@@ -11,7 +11,7 @@ from typing import Final
 from cryptography import x509
 from cryptography.x509.oid import ExtensionOID, NameOID
 
-from gateway.config.listener_settings import CertificateLogin
+from gateway.config.tls_settings import CertificateLogin
 from gateway.errors import CertificateUnreadableError
 
 _TYPE_NAMES: Final = {

@@ -24,14 +24,11 @@ from gateway.errors import ListenError
 from gateway.server.counts import Counts, LocalCounts
 from gateway.server.descriptors import Descriptors
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
-from gateway.server.listen.address_checks import AddressChecks, AddressRefusedError
-from gateway.server.listen.connection_limits import ConnectionLimits, TooManyConnectionsError
-from gateway.server.listen.handshakes import Handshakes
-from gateway.server.listen.listening_sockets import Bind, UnixListeningSocket, bound, listen
+from gateway.server.listen.address_checks import AddressChecks, AddressRefusedError, LockOuts
+from gateway.server.listen.connection_limits import ConnectionLimits, Handshakes, TooManyConnectionsError
+from gateway.server.listen.listening_sockets import Bind, UnixListeningSocket, WatchedSocket, bound, listen
 from gateway.server.listen.proxy_protocol import ProxyHeaderError, bytes_missing, parse_header
 from gateway.server.listen.tls import handshake_failure
-from gateway.server.listen.watched_socket import WatchedSocket
-from gateway.server.lock_outs import LockOuts
 from gateway.server.log_limits import LogRateLimiter
 from gateway.server.tls_contexts import HandshakeAlert, TlsContext, TlsContexts
 from gateway.session import error_frames

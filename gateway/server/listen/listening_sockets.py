@@ -1,4 +1,4 @@
-"""The sockets of a listener: one for each TCP address, or a Unix-domain socket with its file."""
+"""The sockets of a listener: one for each TCP address, or a Unix-domain socket with its file; and how it is watched."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from typing import Final
 
 import structlog
 
+from gateway.config.addresses import SocketAddress, UnixAddress
 from gateway.config.listener_settings import Listener
-from gateway.config.scalars import SocketAddress
-from gateway.config.unix_address import UnixAddress
 from gateway.errors import SocketGroupError
 
 log = structlog.get_logger("gateway.listening")
@@ -203,3 +202,47 @@ def _remove_stale(path: str) -> None:
         except BlockingIOError:
             pass  # so many wait to be accepted
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
+class WatchedSocket:
+    """Accepts the connections of one listening socket, one in each round of the event loop."""
+
+    __slots__ = ("_is_readable", "_is_watched", "_listening", "_loop")
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+        self._loop = asyncio.get_running_loop()
+        self._is_readable = asyncio.Event()
+        self._is_watched = False
+
+    async def accept(self) -> tuple[socket.socket, object]:
+        """The next connection, and its peer's name.
+
+        Raises:
+            OSError: it could not be accepted; the next one may be.
+        """
+        while True:
+            if not self._is_watched:
+                self._is_watched = True
+                self._loop.add_reader(self._listening, self._readable)
+            await self._is_readable.wait()
+            self._is_readable.clear()
+            try:
+                connection, name = self._listening.accept()
+            except (BlockingIOError, InterruptedError):
+                # The client is gone again.
+                continue
+            connection.setblocking(False)
+            return connection, name
+
+    def _readable(self) -> None:
+        if self._is_readable.is_set():
+            # Nobody accepts now. Otherwise the event loop would call this again and again.
+            self.close()
+        self._is_readable.set()
+
+    def close(self) -> None:
+        """Watch it no longer. The socket stays open."""
+        if self._is_watched:
+            self._is_watched = False
+            self._loop.remove_reader(self._listening)

@@ -9,7 +9,7 @@ from typing import Final
 from gateway.config.listener_settings import Listener
 
 
-def keep_what_is_not_read(transport: BaseTransport) -> None:
+def limit_read_ahead(transport: BaseTransport) -> None:
     """Let a client that is not read close without losing what it sent.
 
     When the connection ends, uvloop throws away what it has read and not decrypted, and while decrypted bytes are not

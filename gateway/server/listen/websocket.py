@@ -20,7 +20,7 @@ from websockets.typing import BytesLike
 
 from gateway.config.listener_settings import Listener
 from gateway.server.listen.accepted_connection import TLS_HINT, AcceptedConnection
-from gateway.server.listen.tls import keep_what_is_not_read
+from gateway.server.listen.tls import limit_read_ahead
 from gateway.server.listen.websocket_handshake import Handshake, HandshakeResult, StompServerProtocol, message_limit
 from gateway.server.listen.websocket_transport import WebSocketTransport
 from gateway.server.paced_work import PacedWork
@@ -113,7 +113,7 @@ class WebSocketConnection(asyncio.Protocol):
         """A client has connected."""
         accepted_at = self._accepted.accepted_at
         self._transport = cast(asyncio.Transport, transport)
-        keep_what_is_not_read(transport)
+        limit_read_ahead(transport)
         self._websocket = WebSocketTransport(
             self._transport, self._protocol, self._listener, accepted_at, self._reading_resumed
         )
@@ -151,7 +151,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._websocket.abort()
             self._take_postponed(self._client)
             self._client.connection_lost(exc)
-        # In no circle: only a garbage collection would free it.
+        # In no reference cycle: only a garbage collection would free it.
         self._client = None
         self._websocket.on_resumed = None
         self._protocol.forget()

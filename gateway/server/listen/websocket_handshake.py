@@ -63,7 +63,7 @@ class StompServerProtocol(ServerProtocol):
         return next((name for name in _SUBPROTOCOLS if name in subprotocols), None)
 
     def forget(self) -> None:
-        """The connection is closed: leave no circle, which only a garbage collection would free."""
+        """The connection is closed: leave no reference cycle, which only a garbage collection would free."""
         self.parser.close()
         self.parser_exc = None
 

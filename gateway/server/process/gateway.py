@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -14,31 +13,27 @@ from gateway import __version__
 from gateway.config.model import GatewayConfig
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import ListenError
-from gateway.journal.journal import Journal, node_name
+from gateway.journal.journal import Journal
 from gateway.message_selectors.selector import prepare_selectors
 from gateway.server.broker.link import CLOSE_TIMEOUT
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.connection import ClientConnection, ServerContext
 from gateway.server.client.rechecks import Rechecks
 from gateway.server.client.session_limits import SessionLimits
+from gateway.server.client_address import local_names
 from gateway.server.counts import Counts, LocalCounts
 from gateway.server.descriptors import unreachable_limits
 from gateway.server.fault_boundary import all_done, guarded
+from gateway.server.listen.address_checks import LockOuts
 from gateway.server.listen.listening_sockets import Bind
-from gateway.server.lock_outs import LockOuts
-from gateway.server.log_limits import LogLimits
-from gateway.server.paced_work import PacedWork
-from gateway.server.periodic_timer import PeriodicTimer
-from gateway.server.process.drain import drain_clients
+from gateway.server.paced_work import PacedWork, PeriodicTimer
+from gateway.server.process.audit import Audit
 from gateway.server.process.listeners import ListenerChanges, Listeners
-from gateway.server.process.local_names import local_names
-from gateway.server.process.log_level import LogLevel
-from gateway.server.process.loop_lag import LoopLag
-from gateway.server.process.memory_trim import MemoryTrim, find_trim
+from gateway.server.process.logs import LogLevel
+from gateway.server.process.memory import MemoryTrim, find_trim
 from gateway.server.process.readiness import Readiness, ReadinessProbe
-from gateway.server.process.reload import Reload
-from gateway.server.stats import AdminLoginStats, GatewayStats, ReloadStats
-from gateway.server.tls_contexts import TlsContext, TlsContexts
+from gateway.server.process.served import InUse, Served
+from gateway.server.stats import GatewayStats, LoopLag
 
 log = structlog.get_logger("gateway")
 
@@ -49,8 +44,11 @@ _JOURNAL_INTERVAL: Final = 0.25
 _DRAIN_INTERVAL: Final = 0.05
 _CHECKS_PER_MINUTE: Final = 60
 
+# Seconds between two sessions, if there is time for it. So a few sessions end at once, and a thousand take ten seconds.
+_DRAIN_STEP: Final = 0.01
 
-class Gateway:
+
+class Gateway(Served):
     """All parts of a gateway.
 
     As one of several workers it has a number, ``bind`` gives it listening sockets, and ``counts`` are those of all.
@@ -59,7 +57,8 @@ class Gateway:
     def __init__(
         self, config: GatewayConfig, worker: int | None = None, bind: Bind | None = None, counts: Counts | None = None
     ) -> None:
-        self.config = config
+        self.journal = Journal(config, worker)
+        super().__init__(config, self.journal.clock, LogLevel(config.logging, worker))
         self._worker = worker
         # Names that mean the default virtual host where no virtual host has them.
         self._local_names = self._names_in_use(config)
@@ -67,19 +66,9 @@ class Gateway:
         self._tasks: set[asyncio.Task[None]] = set()
         self._deadline_timer: PeriodicTimer | None = None
         self._journal_timer: PeriodicTimer | None = None
-        self.is_stopping = False
-        self.journal = Journal(config, worker)
-        self.started_at = self.journal.clock.time
+        self.audit = Audit(self.journal.audit)
         self.stats = GatewayStats(config.virtual_hosts)
-        self.reloads = ReloadStats(self.started_at)
-        self.admin_logins = AdminLoginStats()
         self.lag = LoopLag(_CHECK_INTERVAL)
-        self.node = node_name(config.defaults.journal.node)
-        self.tls_contexts = TlsContexts()
-        self._upstream_contexts: list[TlsContext] = []
-        self._following: asyncio.Task[None] | None = None
-        self.log_limits = LogLimits(config.logging, self._loop.time)
-        self.log_level = LogLevel(config.logging, worker)
         paced = PacedWork()
         self.pool = LinkPool(
             self._loop.time, self._spawn, self.journal, self.stats, self.node, self.tls_contexts, self.log_limits, paced
@@ -108,13 +97,11 @@ class Gateway:
         )
         self.traces = self._context.traces
         # Connections with a session.
-        self.clients = self._context.clients
+        self.clients: Collection[ClientConnection] = self._context.clients
         # Their deadlines are being checked.
         self._is_sweeping = False
         self._memory = MemoryTrim(self.stats.count_ended, lambda: not self.clients, self._loop.time, find_trim())
         self._listeners = Listeners(self._context, self.tls_contexts, counts, bind)
-        # Reads the configuration again, for whom it names; None if it came from no file. `serve` sets it.
-        self.reload: Callable[[str], Awaitable[Reload]] | None = None
 
     @property
     def closing(self) -> int:
@@ -133,17 +120,11 @@ class Gateway:
     async def readiness(self) -> Readiness:
         """Whether clients can be served, and why not."""
         virtual_hosts = await self._readiness.states()
-        readiness = Readiness((), virtual_hosts)
         if self.is_stopping:
-            reasons = ["draining"]
-        elif not self._listeners.are_open:
-            reasons = ["no listener is open"]
-        elif len(readiness.down) < len(virtual_hosts):
-            reasons = []
-        else:
-            states = (state for states in virtual_hosts.values() for state in states)
-            reasons = [f"{state.broker}: {state.reason}" for state in states]
-        return Readiness(tuple(dict.fromkeys(reasons)), virtual_hosts)
+            return Readiness(("draining",), virtual_hosts)
+        if not self._listeners.are_open:
+            return Readiness(("no listener is open",), virtual_hosts)
+        return Readiness.of_brokers(virtual_hosts)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -182,8 +163,8 @@ class Gateway:
         if not self._worker:
             for warning in unreachable_limits(self.config, self.pool.descriptors):
                 log.warning("configuration warning", warning=warning)
-        self._upstream_contexts = self._make_upstream_contexts()
-        self._following = self._loop.create_task(self.tls_contexts.follow_files(), name="certificates")
+        self.tls_contexts.keep_upstreams(virtual_host.upstream for virtual_host in self.config.resolved_virtual_hosts())
+        self.tls_contexts.follow_files()
         self._deadline_timer = PeriodicTimer(_CHECK_INTERVAL, self._check_deadlines)
         self.lag.start(self._loop.time())
         self._flush_journal()
@@ -201,15 +182,8 @@ class Gateway:
             self.journal.flush()
             self._journal_timer = PeriodicTimer(_JOURNAL_INTERVAL, self.journal.flush)
 
-    async def apply(self, config: GatewayConfig) -> tuple[ListenerChanges, dict[str, str]]:
-        """Use another configuration for what comes: sessions keep the settings that they logged in with.
-
-        Returns:
-            What happened to listeners, and the keys that need a restart, with the values that stay in use.
-
-        Raises:
-            GatewayError: it cannot be used; nothing has changed.
-        """
+    async def apply(self, config: GatewayConfig) -> tuple[ListenerChanges, InUse]:
+        """See `Served`."""
         await self._prepare_selectors(config)
         journal = self.journal.prepare(config)
         try:
@@ -226,11 +200,12 @@ class Gateway:
         self.pool.descriptors.use(config)
         self.stats.add_hosts(config.virtual_hosts)
         self.pool.use(self._find_virtual_host)
-        self.pool.dialer.keep(virtual_host.upstream for virtual_host in config.resolved_virtual_hosts())
+        upstreams = [virtual_host.upstream for virtual_host in config.resolved_virtual_hosts()]
+        self.pool.dialer.keep(upstreams)
+        self.tls_contexts.keep_upstreams(upstreams)
         self.log_limits.configure(config.logging)
         self.limits.failed_logins.configure(config.failed_logins)
         self.lock_outs.configure(config.failed_logins)
-        self._upstream_contexts = self._make_upstream_contexts()
         gone = [client for client in self.clients if client.listener.address in changes.closed]
         if gone:
             log.info("draining", sessions=len(gone), listeners=list(map(str, changes.closed)))
@@ -239,29 +214,6 @@ class Gateway:
             # The signal came meanwhile.
             self._listeners.close()
         return changes, restart
-
-    async def look_at_certificates(self) -> list[Path]:
-        """Read the certificates that have changed; their files."""
-        return await self.tls_contexts.look()
-
-    def count_reload(self, *, successful: bool) -> None:
-        """The configuration was read again."""
-        self.journal.clock.tick()
-        self.reloads.count(self.journal.clock.time, successful=successful)
-
-    def _make_upstream_contexts(self) -> list[TlsContext]:
-        """The TLS contexts toward brokers, kept so that their files are followed before the first link and after it."""
-        contexts = []
-        for virtual_host in self.config.resolved_virtual_hosts():
-            upstream = virtual_host.upstream
-            if any(url.tls for url in upstream.urls):
-                try:
-                    contexts.append(self.tls_contexts.of(upstream.tls))
-                except OSError as error:
-                    # It was valid when the configuration was read. Each link tries again.
-                    file, reason = upstream.tls.cert_file or upstream.tls.ca_file, error.strerror or str(error)
-                    log.error("certificate unusable", file=str(file), reason=reason)
-        return contexts
 
     def _check_deadlines(self) -> None:
         now = self._loop.time()
@@ -294,12 +246,12 @@ class Gateway:
         log.error("internal error", exc_info=error)
 
     async def begin_stop(self) -> int:
-        """Say that the gateway is not ready; the number of sessions."""
+        """See `Served`."""
         self.is_stopping = True
         return len(self.clients)
 
     async def announce_stop(self) -> None:
-        """Go on as before for ``drain_delay``, until proxies have noticed."""
+        """See `Served`."""
         delay = self.config.drain_delay
         if delay:
             log.info("drain announced", seconds=delay)
@@ -330,9 +282,7 @@ class Gateway:
         self._context.paced.finish()
         self._context.turns.finish()
         await all_done(self, self._last_tasks(), self.pool.close(), self._readiness.close(), self._memory.close())
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.wait([self._following])
+        await self.tls_contexts.close()
         for timer in (self._deadline_timer, self._journal_timer):
             if timer is not None:
                 timer.stop()
@@ -345,3 +295,21 @@ class Gateway:
         """Wait for the links of those who had their own, as for those that are shared."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT)
+
+
+async def drain_clients(clients: Iterable[ClientConnection], spread: float) -> None:
+    """Drain clients one after the other, over at most ``spread`` seconds; each works as before until its turn.
+
+    Returns when the last one has begun to finish its work. Clients that have gone by themselves take no time.
+    """
+    waiting = tuple(clients)
+    loop = asyncio.get_running_loop()
+    start, step, drained = loop.time(), min(_DRAIN_STEP, spread / max(len(waiting), 1)), 0
+    for client in waiting:
+        if client.is_closed:
+            continue
+        early = start + drained * step - loop.time()
+        if early > 0:
+            await asyncio.sleep(early)
+        client.drain()
+        drained += 1

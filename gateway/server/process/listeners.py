@@ -12,9 +12,8 @@ from functools import partial
 import structlog
 
 from gateway import __version__
+from gateway.config.addresses import ListenAddress, SocketAddress
 from gateway.config.listener_settings import Listener
-from gateway.config.scalars import SocketAddress
-from gateway.config.unix_address import ListenAddress
 from gateway.errors import GatewayError, ListenError
 from gateway.server.client.connection import ClientConnection, ServerContext
 from gateway.server.counts import Counts

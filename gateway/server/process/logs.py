@@ -6,22 +6,29 @@ messages. Texts of clients can neither begin a line nor move a terminal: what is
 
 A session writes two lines, and many come at once. So the gateway's own lines go straight to the stream, without a
 record of the standard library, and a line for people that needs no colours is put together here.
+
+An operator may change the level for a while, without a restart.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
 import sys
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final, TextIO
+from typing import Any, Final, TextIO, get_args
 
 import structlog
 from structlog.typing import EventDict, Processor, ProcessorReturnValue, WrappedLogger
 
 from gateway.config.model import GatewayConfig, Logging
+
+log = structlog.get_logger("gateway")
 
 _URL_CREDENTIALS = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/@]*@", re.IGNORECASE)
 
@@ -30,6 +37,12 @@ _MUST_BE_QUOTED: Final = re.compile("[ \t=\r\n\"']")
 
 # What has a place of its own in a line, or several lines.
 _UNUSUAL: Final = frozenset(("exception", "stack", "exc_info", "logger", "logger_name", ""))
+
+
+LEVELS: Final[tuple[str, ...]] = get_args(Logging.model_fields["level"].annotation)
+
+CONFIGURED: Final = "configured"
+"""In place of a level: that of the configuration."""
 
 
 def configure_logs(settings: Logging, stream: TextIO | None = None, worker: int | None = None) -> None:
@@ -145,3 +158,71 @@ def _safe(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
 
 def _escaped(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+class LogLevel:
+    """The level of one process: that of the configuration, or another one until a moment.
+
+    ``tell`` learns each change by an operator, and its end: the level, or None for the configured one.
+    """
+
+    def __init__(
+        self, settings: Logging, worker: int | None = None, tell: Callable[[str | None], None] = lambda _: None
+    ) -> None:
+        self._settings = settings
+        self._worker = worker
+        self._tell = tell
+        # In place of the configured one; and until when, in seconds since the epoch.
+        self.changed: str | None = None
+        self._until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def shown(self) -> dict[str, Any]:
+        """The level, as the API shows it."""
+        until = datetime.fromtimestamp(self._until, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        return {
+            "level": self.changed or self._settings.level,
+            "configured": self._settings.level,
+            "until": None if self.changed is None else until,
+        }
+
+    def configure(self, settings: Logging) -> None:
+        """The configuration was read again. Another level in it counts at once, and ends that of the operator."""
+        if settings.level != self._settings.level:
+            self._forget()
+        if settings != self._settings:
+            self._settings = settings
+            self.use(self.changed)
+
+    def use(self, level: str | None) -> None:
+        """Write lines from this level on; None: as configured."""
+        self.changed = level
+        configure_logs(self._settings.model_copy(update={"level": level or self._settings.level}), worker=self._worker)
+
+    def change(self, level: str, seconds: float, asked_by: str) -> None:
+        """Use a level for so many seconds, or `CONFIGURED` at once."""
+        self._forget()
+        if level == CONFIGURED:
+            self._restore(asked_by)
+            return
+        loop = asyncio.get_running_loop()
+        self._until = time.time() + seconds
+        self._timer = loop.call_later(seconds, self._restore, "its time was over")
+        self._set(level, asked_by, seconds=seconds)
+
+    def _restore(self, asked_by: str) -> None:
+        self._set(None, asked_by)
+
+    def _set(self, level: str | None, asked_by: str, **details: object) -> None:
+        # Whoever reads the log shall find the change, whatever is written before and after it.
+        self.use("info")
+        log.info("log level changed", new_level=level or self._settings.level, asked_by=asked_by, **details)
+        self.use(level)
+        self._tell(level)
+
+    def _forget(self) -> None:
+        """Let nothing end later."""
+        self.changed = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.config.scalars import BrokerUrl
+from gateway.config.addresses import BrokerUrl
 from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import os_reason
 from gateway.server.broker.broker_state import Circuit
@@ -56,6 +56,13 @@ class Readiness:
     reasons: tuple[str, ...] = ()
     virtual_hosts: Mapping[str, tuple[BrokerState, ...]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def of_brokers(cls, virtual_hosts: Mapping[str, tuple[BrokerState, ...]]) -> Readiness:
+        """Ready if a broker of any virtual host answers, or there are none."""
+        states = [state for states in virtual_hosts.values() for state in states]
+        reasons = [] if any(state.is_up for state in states) else [f"{each.broker}: {each.reason}" for each in states]
+        return cls(tuple(dict.fromkeys(reasons)), virtual_hosts)
 
     @property
     def is_ready(self) -> bool:

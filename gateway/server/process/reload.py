@@ -1,24 +1,27 @@
-"""What a reload of the configuration changes."""
+"""Reading the configuration again while the gateway runs: all of it counts, or none of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
+import structlog
 from pydantic import BaseModel
 
 from gateway.config.effective import changes
+from gateway.config.loader import load
 from gateway.config.model import GatewayConfig
 from gateway.config.virtual_host import VirtualHost
-from gateway.errors import GatewayError
+from gateway.errors import ConfigError, GatewayError, Mistake
+from gateway.server.process.logs import log_warnings
+from gateway.server.process.served import Reload, Served, Service
+from gateway.server.process.systemd_notify import SystemdNotifier
 
 if TYPE_CHECKING:
     from gateway.server.process.listeners import ListenerChanges
 
-InUse = dict[str, str]
-"""Keys whose change needs a restart, each with the value that stays in use until then."""
-
+log = structlog.get_logger("gateway")
 
 # Keys at the top of the file that take effect; the plain ones are reported by their names. Any other key needs a
 # restart, until somebody lets it take effect and puts it here.
@@ -37,28 +40,6 @@ KEPT_UNTIL_RESTART: Final = {
 
 class StoppingError(GatewayError):
     """The gateway is stopping."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reload:
-    """What a reload has changed, in words, and what waits for a restart."""
-
-    changes: tuple[str, ...]
-    restart: InUse
-
-
-class Reloadable(Protocol):
-    """A service with settings of its own."""
-
-    def prepare(self, config: GatewayConfig) -> object:
-        """Try what can fail with another configuration; nothing changes. What it returns is kept until ``reload``.
-
-        Raises:
-            GatewayError: it cannot be used.
-        """
-
-    async def reload(self, config: GatewayConfig) -> InUse:
-        """Use the settings of another configuration, as far as that is possible without a restart."""
 
 
 def listener_changes(changes: ListenerChanges) -> Iterator[str]:
@@ -96,3 +77,91 @@ def _changes(key: str, before: BaseModel, after: BaseModel) -> Iterator[str]:
 
 def _virtual_hosts(config: GatewayConfig) -> Mapping[str, VirtualHost]:
     return {virtual_host.name: virtual_host for virtual_host in config.resolved_virtual_hosts()}
+
+
+class Reloader:
+    """Reads a gateway's configuration file again. One reload is carried out after the other."""
+
+    def __init__(self, gateway: Served, file: str, services: Sequence[Service[Any]], notifier: SystemdNotifier) -> None:
+        self._gateway = gateway
+        self._file = file
+        self._services = services
+        self._notifier = notifier
+        self._lock = asyncio.Lock()
+
+    async def reload(self, asked_by: str) -> Reload:
+        """Read the configuration and the certificates again, and use them.
+
+        Raises:
+            ConfigError: with every mistake; nothing has changed.
+            StoppingError: the gateway is stopping.
+        """
+        async with self._lock:
+            if self._gateway.is_stopping:
+                raise StoppingError("the gateway is stopping")
+            self._notifier.reloading()
+            is_done = False
+            try:
+                result = await self._reload()
+                is_done = True
+            except ConfigError as error:
+                mistakes = [str(mistake) for mistake in error.mistakes]
+                log.error("reload refused", asked_by=asked_by, file=self._file, mistakes=mistakes)
+                raise
+            finally:
+                self._gateway.reloads.count(successful=is_done)
+                self._notifier.reloaded()
+        log.info(
+            "configuration reloaded",
+            asked_by=asked_by, file=self._file, changes=list(result.changes), needs_restart=list(result.restart),
+        )  # fmt: skip
+        log_warnings(self._gateway.config)
+        return result
+
+    async def _reload(self) -> Reload:
+        before = self._gateway.config
+        # In a thread, since a large file takes longer than clients should wait.
+        config = await asyncio.to_thread(load, self._file)
+        if self._gateway.is_stopping:
+            raise StoppingError("the gateway is stopping")
+        waiting = {
+            key: getattr(before, key)
+            for key in GatewayConfig.model_fields.keys() - TAKING_EFFECT
+            if getattr(before, key) != getattr(config, key)
+        }
+        if waiting:
+            config = config.model_copy(update=waiting)
+        try:
+            _held = [service.prepare(config) for service in self._services]
+            listeners, restart = await self._gateway.apply(config)
+        except ConfigError:
+            raise
+        except GatewayError as error:
+            # It was found only when it was tried, and is a mistake like any other.
+            raise ConfigError([Mistake("", _sentence(str(error)))], self._file) from error
+        for service in self._services:
+            restart |= await service.reload(config)
+        restart |= {key: str(value) for key, value in waiting.items()}
+        files = await self._gateway.look_at_certificates()
+        changes = (
+            *listener_changes(listeners),
+            *differences(before, config),
+            *(f"certificate {file}: read again" for file in files),
+        )
+        return Reload(changes, restart)
+
+    async def reload_logged(self, signal_name: str) -> None:
+        """The same for a signal: whoever sent it looks only at the log."""
+        reason: str | None = None
+        try:
+            await self.reload(signal_name)
+        except (ConfigError, StoppingError) as error:
+            reason = str(error)
+        except Exception as error:
+            log.error("internal error", exc_info=error)
+            reason = "a fault of the gateway"
+        self._gateway.audit.write("reload", "failed" if reason else "done", signal=signal_name, reason=reason)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].removesuffix('.')}."

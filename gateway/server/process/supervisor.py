@@ -9,74 +9,57 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import structlog
 
+from gateway.config.addresses import ListenAddress
 from gateway.config.model import GatewayConfig
-from gateway.config.unix_address import ListenAddress
 from gateway.errors import GatewayError
-from gateway.journal.journal import node_name
 from gateway.journal.writer import Clock
-from gateway.server.log_limits import LogLimits
-from gateway.server.periodic_timer import PeriodicTimer
-from gateway.server.process.asking import ask
+from gateway.server.paced_work import PeriodicTimer
+from gateway.server.process.audit import Audit
 from gateway.server.process.listeners import ListenerChanges, refuse_moves
-from gateway.server.process.log_level import LogLevel
-from gateway.server.process.reload import InUse, Reload
-from gateway.server.process.serving import Service, run
-from gateway.server.process.signs_of_life import SignsOfLife
+from gateway.server.process.logs import LogLevel
+from gateway.server.process.served import InUse, Served, Service
+from gateway.server.process.serving import run
 from gateway.server.process.worker_channel import WorkerError, WorkerGoneError
-from gateway.server.process.worker_process import WorkerProcess, addresses_of
+from gateway.server.process.worker_process import WorkerProcess, addresses_of, ask
 from gateway.server.process.worker_sockets import SocketSet, bound_for_workers
 from gateway.server.shared_memory import SharedMemory
-from gateway.server.stats import AdminLoginStats, ReloadStats
-from gateway.server.tls_contexts import TlsContexts
 
 log = structlog.get_logger("gateway.workers")
 
 # Seconds beyond a worker's own time for its drain, after which it is killed.
 _RESERVE: Final = 5.0
 
-# Seconds.
+# Seconds: between two looks at the workers, and that one may take to journal an action of an operator.
 _WATCH_INTERVAL: Final = 1.0
+_AUDIT_WITHIN: Final = 10.0
 
 
-class Supervisor:
+class Supervisor(Served):
     """The workers of one gateway."""
 
     def __init__(self, config: GatewayConfig) -> None:
-        self.config = config
-        self.is_stopping = False
-        self.node = node_name(config.defaults.journal.node)
-        self.tls_contexts = TlsContexts()
-        self.log_limits = LogLimits(config.logging, asyncio.get_running_loop().time)
-        self.log_level = LogLevel(config.logging, tell=self._tell_level)
-        self._telling: asyncio.Task[object] | None = None
-        self.workers: list[WorkerProcess] = []
-        self.reload: Callable[[str], Awaitable[Reload]] | None = None
-        self.deaths = 0
         self._clock = Clock()
-        self.started_at = self._clock.time
-        self.reloads = ReloadStats(self.started_at)
-        self.admin_logins = AdminLoginStats()
+        super().__init__(config, self._clock, LogLevel(config.logging, tell=self._tell_level))
+        self._telling: asyncio.Task[object] | None = None
+        self.audit = Audit(self._journal_audit)
+        self._auditing: set[asyncio.Task[None]] = set()
+        self.workers: list[WorkerProcess] = []
+        self.deaths = 0
         self._sockets: list[SocketSet] = []
         self._memory = SharedMemory.made(config.workers)
         self._signs = SignsOfLife(self._memory)
         self._watching: PeriodicTimer | None = None
-        self._following: asyncio.Task[None] | None = None
 
     @property
     def running(self) -> list[WorkerProcess]:
         """The workers that serve clients."""
         return [worker for worker in self.workers if worker.is_running]
-
-    @property
-    def clients(self) -> tuple[()]:
-        """See `Served`: its workers have them."""
-        return ()
 
     @property
     def uptime(self) -> int:
@@ -108,7 +91,7 @@ class Supervisor:
             await asyncio.wait(starting)
             await self._end_all()
             raise
-        self._following = asyncio.create_task(self.tls_contexts.follow_files(), name="certificates")
+        self.tls_contexts.follow_files()
         self._watching = PeriodicTimer(_WATCH_INTERVAL, self._watch)
         log.info("workers started", workers=len(self.workers), pids=[worker.pid for worker in self.workers])
 
@@ -182,17 +165,25 @@ class Supervisor:
         # One that starts meanwhile asks for itself.
         self._telling = asyncio.create_task(ask(self.running, "log_level", level), name="log level of workers")
 
+    def _journal_audit(self, code: str, user: str | None, host: str | None) -> None:
+        """Let the first worker that can write it, since workers have the journals."""
+
+        async def tell() -> None:
+            for worker in self.running:
+                with contextlib.suppress(WorkerError):
+                    await worker.call("audit", code, user, host, within=_AUDIT_WITHIN)
+                    return
+
+        task = asyncio.create_task(tell(), name="audit")
+        self._auditing.add(task)
+        task.add_done_callback(self._auditing.discard)
+
     async def look_at_certificates(self) -> list[Path]:
         """Read certificates that have changed; their files."""
         found = dict.fromkeys(await self.tls_contexts.look())
         for files in (await ask(self.running, "certificates")).answers.values():
             found |= dict.fromkeys(files)
         return list(found)
-
-    def count_reload(self, *, successful: bool) -> None:
-        """The configuration was read again."""
-        self._clock.tick()
-        self.reloads.count(self._clock.time, successful=successful)
 
     async def begin_stop(self) -> int:
         """Let all workers announce their end, and drain; the number of their sessions."""
@@ -214,9 +205,7 @@ class Supervisor:
         await self._end_all()
         if self._watching is not None:
             self._watching.stop()
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.wait([self._following])
+        await self.tls_contexts.close()
         log.info("stopped")
 
     async def _end_all(self) -> None:
@@ -228,3 +217,34 @@ class Supervisor:
 async def supervise(config: GatewayConfig, services: Sequence[Service[Supervisor]], file: str) -> None:
     """Run several workers; see `run`."""
     await run(Supervisor(config), services, file)
+
+
+class SignsOfLife:
+    """Looks for the signs that workers put into their memory."""
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self._memory = memory
+        # By process: its last sign, and how often it was still the last.
+        self._seen: dict[int, tuple[float, int]] = {}
+
+    def missing(self, workers: Mapping[int, int], patience: float) -> list[int]:
+        """The processes that gave no sign for so many seconds. ``workers`` are their numbers. Call it once a second.
+
+        Looks are counted, and not seconds: if the whole machine stood still, nobody hangs.
+        """
+        seen = {}
+        for process, number in workers.items():
+            sign = self._memory.alive[number]
+            last, looks = self._seen.get(process, (None, 0))
+            seen[process] = (sign, looks + 1 if sign == last else 0)
+        self._seen = seen
+        missing = [process for process, (_, looks) in seen.items() if looks >= patience]
+        holder = self._memory.lock.holder if missing else None
+        if holder not in workers:
+            return missing
+        if holder not in missing:
+            # Its last sign is a little younger than those of who wait for it. Perhaps it is missing at the next look.
+            return []
+        # The others only wait for what this one holds.
+        self._seen = {process: (sign, 0) for process, (sign, _) in seen.items()}
+        return [holder]

@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.paced_work import PeriodicTimer
 
 log = structlog.get_logger("gateway")
 

@@ -7,20 +7,18 @@ import os
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from gateway.config.model import GatewayConfig
 from gateway.errors import ExitCode
 from gateway.server.descriptors import raise_limit
-from gateway.server.periodic_timer import PeriodicTimer
-from gateway.server.process.archive_streams import ArchiveStreams
-from gateway.server.process.broker_greetings import BrokerGreetings
+from gateway.server.paced_work import PeriodicTimer
+from gateway.server.process.broker_services import ArchiveStreams, BrokerGreetings
 from gateway.server.process.gateway import Gateway
 from gateway.server.process.logs import configure_logs
-from gateway.server.process.memory_trim import keep_freed
-from gateway.server.process.serving import collect_garbage
+from gateway.server.process.memory import collect_garbage, keep_freed
 from gateway.server.process.worker_channel import answer_calls, passed_descriptors
 from gateway.server.process.worker_sockets import Handed, InheritedSockets, descriptors_of, renumbered
 from gateway.server.shared_counts import SharedCounts
@@ -28,7 +26,7 @@ from gateway.server.shared_memory import SharedMemory
 
 if TYPE_CHECKING:
     from gateway.server.process.listeners import ListenerChanges
-    from gateway.server.process.reload import InUse
+    from gateway.server.process.served import InUse
 
 log = structlog.get_logger("gateway.workers")
 
@@ -40,36 +38,30 @@ def _end_at_once(_: asyncio.Task[None]) -> None:
     os._exit(ExitCode.FAILURE)
 
 
-class Answers(Protocol):
-    """What a worker tells of its gateway."""
-
-    async def start(self, gateway: Gateway) -> None:
-        """The gateway's listeners are open."""
-
-    async def answer(self, name: str, arguments: tuple[Any, ...]) -> object:
-        """Answer a call that is not about the worker's own life."""
-
-
 class Worker:
-    """Serves clients until its supervisor says, or dies."""
+    """Serves clients until its supervisor says, or dies.
 
-    def __init__(self, number: int, answers: Answers, files: socket.socket) -> None:
+    ``view_of`` makes what answers the calls that are not about the worker's own life. ``files`` is where the supervisor
+    passes sockets of listeners that a reload opens.
+    """
+
+    def __init__(self, number: int, view_of: Callable[[Gateway], Awaitable[object]], files: socket.socket) -> None:
         self._number = number
-        # Where the supervisor passes sockets of listeners that a reload opens.
         self._files = files
         self._sockets = InheritedSockets({})
-        self._answers = answers
+        self._view_of = view_of
         self._stopping = asyncio.Event()
         self._gateway: Gateway | None = None
-        # Of the first worker: one line for each broker is enough.
-        self._greetings = BrokerGreetings()
-        self._archives = ArchiveStreams()
+        self._view: object = None
+        # The first worker alone has them: one line for each broker is enough.
+        self._services = () if number else (BrokerGreetings(), ArchiveStreams())
         self._own: dict[str, Callable[..., Awaitable[object]]] = {
             "start": self._start,
             "stop": self._stop,
             "apply": self._apply,
             "certificates": self._certificates,
             "log_level": self._log_level,
+            "audit": self._audit,
         }
 
     async def run(self, channel: socket.socket) -> None:
@@ -90,13 +82,13 @@ class Worker:
         _ = await gateway.begin_stop()
         await gateway.announce_stop()
         await gateway.stop()
-        await self._greetings.stop()
-        await self._archives.stop()
+        for service in self._services:
+            await service.stop()
         supervised.remove_done_callback(_end_at_once)
 
     async def _answer(self, name: str, arguments: tuple[Any, ...]) -> object:
         own = self._own.get(name)
-        return await (self._answers.answer(name, arguments) if own is None else own(*arguments))
+        return await (getattr(self._view, name) if own is None else own)(*arguments)
 
     async def _start(self, config: GatewayConfig, handed: Handed, memory: int) -> None:
         configure_logs(config.logging, worker=self._number)
@@ -106,11 +98,10 @@ class Worker:
         gateway = Gateway(config, self._number, self._sockets.bind, counts)
         loop.set_exception_handler(gateway.log_limits.unhandled)
         await gateway.start()
-        await self._answers.start(gateway)
+        self._view = await self._view_of(gateway)
         self._gateway = gateway
-        if self._number == 0:
-            await self._greetings.start(gateway)
-            await self._archives.start(gateway)
+        for service in self._services:
+            await service.start(gateway)
         # Kept by the event loop until the process ends.
         _ = collect_garbage(gateway.clients)
         _ = PeriodicTimer(_SIGN_INTERVAL, lambda: shared.live(self._number, loop.time()))
@@ -126,8 +117,8 @@ class Worker:
             applied = await self._running.apply(config)
         finally:
             self._sockets.drop()
-        if self._number == 0:
-            await self._archives.reload(config)
+        for service in self._services:
+            await service.reload(config)
         return applied
 
     async def _certificates(self) -> list[Path]:
@@ -135,6 +126,9 @@ class Worker:
 
     async def _log_level(self, level: str | None) -> None:
         self._running.log_level.use(level)
+
+    async def _audit(self, code: str, user: str | None, host: str | None) -> None:
+        self._running.journal.audit(code, user, host)
 
     @property
     def _running(self) -> Gateway:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import structlog
 
 from gateway.errors import GatewayError
+from gateway.server.fault_boundary import cancelled
 
 log = structlog.get_logger("gateway.workers")
 
@@ -129,8 +130,7 @@ class WorkerCalls:
     async def close(self) -> None:
         """The worker has ended, or shall."""
         self._writer.close()
-        self._reading.cancel()
-        await asyncio.wait([self._reading])
+        await cancelled(self._reading)
 
 
 async def answer_calls(channel: socket.socket, answer: Answer) -> None:

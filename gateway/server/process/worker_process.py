@@ -7,14 +7,16 @@ import os
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
 
+from gateway.config.addresses import ListenAddress
 from gateway.config.model import GatewayConfig
-from gateway.config.unix_address import ListenAddress
 from gateway.errors import GatewayError
+from gateway.server.fault_boundary import cancelled
 from gateway.server.process.worker_channel import WorkerCalls, WorkerError, WorkerGoneError, pass_descriptors
 from gateway.server.process.worker_sockets import SocketSet, descriptors_of
 from gateway.server.shared_memory import SharedMemory
@@ -234,9 +236,7 @@ class WorkerProcess:
 
     async def end(self) -> None:
         """End it at once, and start no successor."""
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.wait([self._keeping])
+        await cancelled(self._keeping)
         await self._end()
 
 
@@ -254,3 +254,38 @@ def _environment() -> dict[str, str]:
     """The supervisor's own, but that a worker finds the same modules, and does not talk to systemd."""
     kept = {name: value for name, value in os.environ.items() if name not in ("NOTIFY_SOCKET", "WATCHDOG_USEC")}
     return kept | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+@dataclass(slots=True)
+class Asked:
+    """What workers answered, by the id of the process; some cannot, and the ``silent`` have ended or hang."""
+
+    answers: dict[int, Any] = field(default_factory=dict)
+    silent: list[int] = field(default_factory=list)
+
+
+async def ask(
+    workers: Iterable[WorkerProcess],
+    name: str,
+    *arguments: object,
+    within: float | None = None,
+    enough: Callable[[Collection[Any]], bool] = lambda _: False,
+) -> Asked:
+    """Call all workers that run, each for at most so many seconds; until the answers that came are ``enough``."""
+    asked = Asked()
+
+    async def call(worker: WorkerProcess, pid: int) -> None:
+        try:
+            asked.answers[pid] = await worker.call(name, *arguments, within=within)
+        except WorkerGoneError:
+            asked.silent.append(pid)
+        except WorkerError:
+            pass  # it is starting
+
+    calls = [call(worker, worker.pid) for worker in workers if worker.pid is not None]
+    for each in asyncio.as_completed(calls):
+        await each
+        if enough(asked.answers.values()):
+            break
+    # The others go on, and change nothing here.
+    return Asked(asked.answers.copy(), asked.silent.copy())

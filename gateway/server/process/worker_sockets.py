@@ -15,8 +15,8 @@ from typing import Any
 
 import structlog
 
+from gateway.config.addresses import ListenAddress, UnixAddress
 from gateway.config.listener_settings import Listener
-from gateway.config.unix_address import ListenAddress, UnixAddress
 from gateway.errors import ListenError
 from gateway.server.listen.listening_sockets import UnixListeningSocket, bound
 from gateway.server.process.listeners import is_served_by_ipv4

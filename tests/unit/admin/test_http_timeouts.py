@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from gateway.admin import http_timeouts
-from gateway.admin.http_timeouts import HttpTimeouts
+from gateway.admin import http_exchange
+from gateway.admin.http_exchange import HttpTimeouts
 from tests.support.deadline import within
 
 
@@ -57,7 +57,7 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
 
 
 async def test_a_connection_without_a_whole_request_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_timeouts, "_FIRST_REQUEST", 0.05)
+    monkeypatch.setattr(http_exchange, "_FIRST_REQUEST", 0.05)
     async with within(), (server := _TimedServer()) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(b"GET / HT")
@@ -67,8 +67,8 @@ async def test_a_connection_without_a_whole_request_is_aborted(monkeypatch: pyte
 
 
 async def test_a_request_gives_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_timeouts, "_FIRST_REQUEST", 0.05)
-    monkeypatch.setattr(http_timeouts, "_NEXT_REQUEST", 0.05)
+    monkeypatch.setattr(http_exchange, "_FIRST_REQUEST", 0.05)
+    monkeypatch.setattr(http_exchange, "_NEXT_REQUEST", 0.05)
     async with within(), (server := _TimedServer()) as address:
         reader, writer = await asyncio.open_connection(*address)
         transport = await server.made.get()
@@ -82,10 +82,10 @@ async def test_a_request_gives_more_time(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_a_response_that_is_never_made_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_timeouts, "_RESPONSE", 0.05)
+    monkeypatch.setattr(http_exchange, "_RESPONSE", 0.05)
     async with within(), (server := _TimedServer()) as address:
         reader, writer = await asyncio.open_connection(*address)
         server.http_timeouts.request_complete(await server.made.get())
-        async with asyncio.timeout(http_timeouts._FIRST_REQUEST / 2):
+        async with asyncio.timeout(http_exchange._FIRST_REQUEST / 2):
             assert await _read(reader) == b""
         writer.close()

@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.admin.overview import destinations
+from gateway.admin.overview import destinations, in_turns
 from gateway.admin.sessions import detail
-from gateway.admin.stats_snapshot import in_turns
 from gateway.config.loader import parse
 from gateway.server.client.connection import ClientConnection
 from gateway.server.process.gateway import Gateway

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from gateway.admin.merged_metrics import growing, merged_families
+from gateway.admin.gateway_view import WorkerReport
+from gateway.admin.merged_reports import PastWorkers, merged_families
+from gateway.server.process.readiness import Readiness
 
 
 def _worker(count: float, sessions: float, late: float) -> list[Metric]:
@@ -35,8 +39,10 @@ def test_workers_are_added_up() -> None:
 
 
 def test_of_a_dead_worker_what_it_counted_stays_and_what_it_had_does_not() -> None:
-    past = growing(_worker(1, 2, 0.5))
-    values = _values(merged_families([_worker(10, 20, 0.1), past]))
+    past = PastWorkers()
+    counts: dict[str, dict[str, int]] = {"totals": {}, "errors": {}, "connections_refused": {}}
+    past.add(WorkerReport(Readiness(), _worker(1, 2, 0.5), counts, [], Counter()))
+    values = _values(merged_families([_worker(10, 20, 0.1), past.families]))
     assert values["stomp_gateway_messages_total"] == 11
     assert values["latency_count"] == 13
     assert values["stomp_gateway_sessions"] == 20

@@ -11,12 +11,12 @@ from typing import cast
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.admin.merged_metrics import own_families, supervisor_process
+from gateway.admin.merged_reports import own_families, supervisor_process
 from gateway.admin.metrics import Metrics
+from gateway.config.addresses import BrokerUrl
 from gateway.config.loader import parse
-from gateway.config.scalars import BrokerUrl
 from gateway.errors import StompError
-from gateway.server.process.loop_lag import LoopLag
+from gateway.journal.writer import Clock
 from gateway.server.process.readiness import BrokerState, Readiness
 from gateway.server.process.supervisor import Supervisor
 from gateway.server.stats import (
@@ -25,6 +25,7 @@ from gateway.server.stats import (
     AdminLoginStats,
     ConfirmLatencies,
     GatewayStats,
+    LoopLag,
     ReloadStats,
 )
 from gateway.server.tls_contexts import TlsContexts
@@ -54,7 +55,7 @@ async def test_every_metric_is_described_with_its_labels() -> None:
         host.latencies.add(1)
         state = BrokerState(BrokerUrl("amqp", "mq", 5672), "", 1)
         text, _ = await Metrics(gateway).answer("", Readiness(virtual_hosts={"/": (state,)}))
-    supervisor = SimpleNamespace(reloads=ReloadStats(0), admin_logins=AdminLoginStats(), running=[], deaths=0)
+    supervisor = SimpleNamespace(reloads=ReloadStats(Clock()), admin_logins=AdminLoginStats(), running=[], deaths=0)
     own = own_families(cast(Supervisor, supervisor), Readiness(), [(0, supervisor_process(TlsContexts(), LoopLag(1)))])
     found: dict[str, set[str]] = {}
     for family in (*text_string_to_metric_families(text.decode()), *own.values()):

@@ -21,8 +21,8 @@ from typing import Self
 
 import pytest
 
-from gateway.admin import terminal_api, terminal_list, terminal_text
-from gateway.admin.terminal_columns import Column
+from gateway.admin import terminal_api, terminal_list, terminal_output
+from gateway.admin.terminal_output import Column
 from gateway.cli import main
 from gateway.errors import ExitCode
 from tests.support.admin_api import AdminApi, a_link, a_session, serving
@@ -314,9 +314,9 @@ def test_letters_that_the_terminal_does_not_have(busy: AdminApi) -> None:
 
 
 def test_different_texts_never_look_the_same() -> None:
-    assert terminal_text.clean("a\x1b") == r"a\x1b"
-    assert terminal_text.clean(r"a\x1b") == r"a\\x1b"
-    assert terminal_text.clean("Jürgen 日本") == "Jürgen 日本"
+    assert terminal_output.clean("a\x1b") == r"a\x1b"
+    assert terminal_output.clean(r"a\x1b") == r"a\\x1b"
+    assert terminal_output.clean("Jürgen 日本") == "Jürgen 日本"
 
 
 def test_columns_stay_in_line_with_wide_and_combining_letters() -> None:
@@ -329,20 +329,20 @@ def test_columns_stay_in_line_with_wide_and_combining_letters() -> None:
 @pytest.mark.parametrize(
     ("shown", "text"),
     [
-        (terminal_text.count(9999), "9,999"),
-        (terminal_text.count(999_950), "1M"),
-        (terminal_text.count(12_345), "12.3k"),
-        (terminal_text.rate(0.004), "0/s"),
-        (terminal_text.rate(1234), "1,234/s"),
-        (terminal_text.rate(None), "-"),
-        (terminal_text.byte_size(1023), "1023 B"),
-        (terminal_text.byte_size(1536), "1.5 KiB"),
-        (terminal_text.duration(59.9), "59 s"),
-        (terminal_text.duration(3 * 86400 + 4 * 3600 + 59), "3 d 4 h"),
-        (terminal_text.duration(12 * 60), "12 min"),
-        (terminal_text.latency(0.00123), "1.23 ms"),
-        (terminal_text.latency(0.000045), "45 us"),
-        (terminal_text.since("2026-11-21T10:00:00.000Z", 1795255260.0), "1 min"),
+        (terminal_output.count(9999), "9,999"),
+        (terminal_output.count(999_950), "1M"),
+        (terminal_output.count(12_345), "12.3k"),
+        (terminal_output.rate(0.004), "0/s"),
+        (terminal_output.rate(1234), "1,234/s"),
+        (terminal_output.rate(None), "-"),
+        (terminal_output.byte_size(1023), "1023 B"),
+        (terminal_output.byte_size(1536), "1.5 KiB"),
+        (terminal_output.duration(59.9), "59 s"),
+        (terminal_output.duration(3 * 86400 + 4 * 3600 + 59), "3 d 4 h"),
+        (terminal_output.duration(12 * 60), "12 min"),
+        (terminal_output.latency(0.00123), "1.23 ms"),
+        (terminal_output.latency(0.000045), "45 us"),
+        (terminal_output.since("2026-11-21T10:00:00.000Z", 1795255260.0), "1 min"),
     ],
 )
 def test_numbers_have_units(shown: str, text: str) -> None:

@@ -178,7 +178,7 @@ async def test_a_trace_has_the_lines_of_all_workers_in_order_and_of_those_that_c
         assert [line.time for line in part.lines] == [1, 2, 3, 4]
         assert (part.frames, part.left_out, part.clients, part.end) == (4, 5, 2, None)
         # One has died, and another one has begun.
-        view._supervisor.workers = [cast("WorkerProcess", worker) for worker in (second, late)]
+        view.gateway.workers = [cast("WorkerProcess", worker) for worker in (second, late)]
         part = await view.trace_take("a")
         assert [line.time for line in part.lines] == [2, 3, 5]
         assert late.arguments[0][:2] == ("a", TraceTarget(login="billing"))
@@ -196,7 +196,7 @@ async def test_a_trace_of_a_session_asks_its_worker_alone_and_ends_with_it() -> 
         assert await view.trace_begin("a", TraceTarget(session="session-a"), 60) == 1
         assert (await view.trace_take("a")).end is None
         assert first.calls["trace_take"] == 0
-        view._supervisor.workers = [cast("WorkerProcess", first)]
+        view.gateway.workers = [cast("WorkerProcess", first)]
         assert (await view.trace_take("a")).end == "its worker has ended"
         await view.trace_end("a")
 

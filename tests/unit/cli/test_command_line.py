@@ -252,6 +252,6 @@ def test_no_other_error_of_the_system_is_taken_for_one_of_the_output(
     def fail(_: object) -> ExitCode:
         raise error
 
-    monkeypatch.setattr("gateway.cli.command_line._schema", fail)
+    monkeypatch.setattr("gateway.cli.serve_commands._schema", fail)
     with pytest.raises(OSError, match=error.strerror):
         main(["schema"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway import cli
-from gateway.cli.command_line import SHELLS
+from gateway.cli.manual import SHELLS
 
 
 @pytest.fixture

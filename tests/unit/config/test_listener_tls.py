@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from gateway.cli import main
-from gateway.config.listener_settings import ListenerTls
 from gateway.config.loader import parse
+from gateway.config.tls_settings import ListenerTls
 from gateway.errors import ConfigError, ExitCode
 from tests.support.certificates import Authority, encrypted
 

@@ -9,10 +9,10 @@ from aiormq.connection import Connection
 from pydantic import SecretStr, ValidationError
 from yarl import URL
 
-from gateway.cli.option_types import duration, size_or_null
+from gateway.cli.commands import duration, size_or_null
+from gateway.config.addresses import BrokerUrl
 from gateway.config.loader import load, parse
 from gateway.config.model import GatewayConfig
-from gateway.config.scalars import BrokerUrl
 from gateway.errors import ConfigError
 from tests.support.addresses import tcp
 

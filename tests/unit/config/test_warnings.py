@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.certificate_warnings import certificate_warnings
+from gateway.config.config_warnings import certificate_warnings
 from gateway.config.loader import parse
 from tests.support.certificates import Authority
 

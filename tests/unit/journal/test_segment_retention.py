@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gateway.journal.segment_retention import SegmentRetention
-from gateway.journal.segments import SegmentName, mark_of
+from gateway.journal.segments import SegmentName, SegmentRetention, mark_of
 
 
 def retention(directory: Path, *, impl: str = "gateway", node: str = "a", **more: Any) -> SegmentRetention:  # noqa: ANN401

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from gateway.config.loader import parse
 from gateway.errors import UsageError
 from gateway.migrate.broker_settings import BrokerSettings
-from gateway.migrate.conf_lines import ConfFile
 from gateway.migrate.conf_schema import LISTS, MAPPINGS, PROPERTY_LISTS, STOMP, WEB_STOMP, KeyMapping, ValueType
 from gateway.migrate.erlang_terms import Atom, Term, Tuple, read_terms
 from gateway.migrate.migration import check_configuration
-from gateway.migrate.migration_report import MigrateError, MigrationReport
-from gateway.migrate.rabbitmq_conf import settings_of_conf
+from gateway.migrate.output import MigrateError, MigrationReport
+from gateway.migrate.rabbitmq_conf import ConfFile, settings_of_conf
 from gateway.migrate.source_files import Sources, settings_of_terms
 from gateway.migrate.translation import translate
 from tests.support.erlang_text import formatted

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.migrate.conf_lines import ConfFile, ConfLine, ConfReader, effective_lines, variables
-from gateway.migrate.migration_report import MigrationReport
+from gateway.migrate.output import MigrationReport
+from gateway.migrate.rabbitmq_conf import ConfFile, ConfLine, ConfReader, effective_lines, variables
 
 
 def read(text: str) -> tuple[list[ConfLine], MigrationReport]:

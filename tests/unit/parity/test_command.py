@@ -11,7 +11,7 @@ import pytest
 
 from gateway.cli import main
 from gateway.errors import ExitCode
-from gateway.parity import AmqpBroker
+from gateway.parity.amqp_broker import AmqpBroker
 from gateway.parity.comparison import Outcome, Verdict
 from gateway.parity.recording import EventGroup, EventOrder, RecordedEvent
 from gateway.parity.report import ParityReport, side_by_side

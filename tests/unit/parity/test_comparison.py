@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.parity import MismatchError, ServerFrame, SocketPeer, play
 from gateway.parity.comparison import Outcome, Verdict, judge
+from gateway.parity.play_state import MismatchError
+from gateway.parity.player import play
 from gateway.parity.recording import RecordedEvent
+from gateway.parity.stomp_peer import ServerFrame, SocketPeer
 from gateway.parity.transcript import parse_transcript
 from tests.support.false_server import Answer, connected, false_server, receipt
 

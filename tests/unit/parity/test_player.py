@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
-from gateway.parity import Identity, MismatchError, Received, ServerFrame, Side, SilenceError, Transcript, play
 from gateway.parity.amqp_broker import BrokerLostError
 from gateway.parity.broker_fixture import CleanupLog
-from gateway.parity.transcript import parse_transcript
+from gateway.parity.play_state import Identity, MismatchError
+from gateway.parity.player import play
+from gateway.parity.steps import Side
+from gateway.parity.stomp_peer import Received, ServerFrame, SilenceError
+from gateway.parity.transcript import Transcript, parse_transcript
 from tests.support.model_broker import ModelBroker
 from tests.support.scripted_peer import ScriptedPeer
 

@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from gateway.parity import Closed, FrameReader, HeartBeat, ServerFrame, SocketPeer
 from gateway.parity.rendering import readable, unambiguous
-from gateway.parity.stomp_peer import ServerFrameError
+from gateway.parity.stomp_peer import Closed, FrameReader, HeartBeat, ServerFrame, ServerFrameError, SocketPeer
 from tests.support.false_server import false_server
 
 

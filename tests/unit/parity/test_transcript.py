@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.parity import Identity, MismatchError, ServerFrame, Side, Transcript, play
 from gateway.parity.comparison import Comparison, Outcome, Verdict, judge
-from gateway.parity.steps import Release, ReleaseRange
-from gateway.parity.transcript import SETUPS, TranscriptError, parse_transcript
+from gateway.parity.play_state import Identity, MismatchError
+from gateway.parity.player import play
+from gateway.parity.steps import Release, ReleaseRange, Side
+from gateway.parity.stomp_peer import ServerFrame
+from gateway.parity.transcript import SETUPS, Transcript, TranscriptError, parse_transcript
 from tests.support.false_server import Answer, connected, false_server
 from tests.support.scripted_peer import ScriptedPeer
 

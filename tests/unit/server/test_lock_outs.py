@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 from gateway.config.model import FailedLoginLimits
-from gateway.server.lock_outs import LockOuts
+from gateway.server.listen.address_checks import LockOuts
 from gateway.server.shared_counts import SharedCounts
 from gateway.server.shared_memory import SharedMemory
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.server.counts import Counts, LocalCounts, Recently
-from gateway.server.recent_counts import LocalRecentCounts
+from gateway.server.counts import Counts, LocalCounts, LocalRecentCounts, Recently
 from gateway.server.shared_counts import SharedCounts
 from gateway.server.shared_memory import SharedMemory
 

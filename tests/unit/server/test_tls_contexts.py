@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.config.listener_settings import ServerTls
+from gateway.config.tls_settings import ServerTls
 from gateway.config.virtual_host import UpstreamTls
 from gateway.server.tls_contexts import TlsContext, TlsContexts
 from tests.support.certificates import Authority

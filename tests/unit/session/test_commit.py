@@ -195,6 +195,41 @@ def test_abort_leaves_deliveries_to_be_acknowledged(play: Playbook) -> None:
     assert play.settled() == ["ack 1 multiple"]
 
 
+@pytest.mark.parametrize(
+    ("mode", "frames", "settled"),
+    [
+        ("client-individual", ["ACK 1", "NACK 1"], None),
+        ("client-individual", ["NACK 1", "ACK 1"], None),
+        ("client-individual", ["NACK 1", "NACK 1 requeue:false"], None),
+        ("client-individual", ["ACK 2", "NACK 1"], ["ack 2", "nack 1 requeue"]),
+        ("client-individual", ["ACK 1", "ACK 1"], ["ack 1 multiple"]),
+        ("client", ["ACK 2", "NACK 1"], None),
+        ("client", ["ACK 1", "NACK 2", "ACK 2"], None),
+        ("client", ["ACK 1", "NACK 2"], ["ack 1 multiple", "nack 2 multiple requeue"]),
+        ("client", ["ACK 2", "ACK 1"], ["ack 2 multiple"]),
+    ],
+)
+def test_a_commit_that_settles_a_message_in_two_ways_is_refused(
+    play: Playbook, mode: str, frames: list[str], settled: list[str] | None
+) -> None:
+    subscription = play.subscribe("1", "/queue/q", f"ack:{mode}")
+    deliver(subscription, 1)
+    deliver(subscription, 2)
+    play.said()
+    play.client("BEGIN", "transaction:t")
+    for frame in frames:
+        command, tag, *more = frame.split()
+        play.client(command, f"id:{ack_id(subscription, int(tag))}", "transaction:t", *more)
+    play.client("COMMIT", "transaction:t", "receipt:c")
+    if settled is None:
+        last = frames[-1].split()[1]
+        assert play.said() == [f"ERROR for c precondition_failed: PRECONDITION_FAILED - unknown delivery tag {last}"]
+        assert play.settled() == []
+    else:
+        assert play.said() == ["RECEIPT c"]
+        assert play.settled() == settled
+
+
 def test_two_transactions_do_not_mix(play: Playbook) -> None:
     _ready_to_publish(play)
     play.client("BEGIN", "transaction:a")

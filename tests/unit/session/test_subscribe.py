@@ -9,6 +9,7 @@ from gateway.errors import StompError
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.queues import QueueRules, QueueSpec
 from gateway.session.subscribe import SubscribeRequest, queue_to_delete, read_subscribe, read_unsubscribe
+from gateway.session.subscription import Subscription
 
 FRESH = b"stomp-subscription-fresh"
 Headers = dict[bytes, bytes]
@@ -195,4 +196,8 @@ def test_what_is_wrong_with_an_unsubscribe(lines: list[str], message: str) -> No
     ],
 )
 def test_which_queue_an_unsubscribe_deletes(subscribed: bytes, lines: list[str], queue: str | None) -> None:
-    assert queue_to_delete(subscribed, headers(*lines), VirtualHost(name="/")) == queue
+    subscription = Subscription(b"T_1", b"1", AckMode.AUTO, b"s", destination=subscribed)
+    subscription.queue = "consumed"
+    assert queue_to_delete(subscription, headers(*lines), VirtualHost(name="/")) == queue
+    own = VirtualHost(name="/", unsubscribe_deletes="own")
+    assert queue_to_delete(subscription, headers(*lines), own) == (None if queue is None else "consumed")

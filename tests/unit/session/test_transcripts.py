@@ -7,8 +7,9 @@ from pydantic import SecretStr
 
 from gateway.config.broker_user import User
 from gateway.config.virtual_host import VirtualHost
-from gateway.parity import ORACLE, Setup, Transcript, play
-from gateway.parity.steps import ExpectClosed, ExpectHeartBeat, Step
+from gateway.parity.player import play
+from gateway.parity.steps import ORACLE, ExpectClosed, ExpectHeartBeat, Step
+from gateway.parity.transcript import Setup, Transcript
 from tests.support.model_broker import ModelBroker
 from tests.support.session_peer import PASSCODES, PLAIN, SETTINGS, Premises, SessionPeer
 from tests.support.setups import DEFAULT_USER, DEFAULT_VHOST, TOPIC_EXCHANGE

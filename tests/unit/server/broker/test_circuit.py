@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.config.scalars import BrokerUrl
+from gateway.config.addresses import BrokerUrl
 from gateway.server.broker.broker_state import Circuit
 
 _GOOD, _LATE, _DEAD = 0, 1, 2

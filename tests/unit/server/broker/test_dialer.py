@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from gateway.config.addresses import BrokerUrl
 from gateway.config.model import Logging
-from gateway.config.scalars import BrokerUrl
 from gateway.config.virtual_host import Upstream, VirtualHost
 from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials

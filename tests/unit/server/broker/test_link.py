@@ -12,8 +12,8 @@ import structlog
 from pamqp import commands, frame
 from pamqp.common import FieldTable
 
+from gateway.config.addresses import BrokerUrl
 from gateway.config.model import Logging
-from gateway.config.scalars import BrokerUrl
 from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.link import Link, Tuning

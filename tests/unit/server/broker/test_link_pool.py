@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from gateway.config.addresses import BrokerUrl
 from gateway.config.model import GatewayConfig, Logging
-from gateway.config.scalars import BrokerUrl
 from gateway.config.virtual_host import Upstream, VirtualHost
 from gateway.journal.journal import Journal
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError

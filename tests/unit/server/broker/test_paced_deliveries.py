@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from gateway.amqp.splitter import Sink
+from gateway.config.addresses import BrokerUrl
 from gateway.config.model import Logging
-from gateway.config.scalars import BrokerUrl
 from gateway.pieces import Body
 from gateway.server.broker.channel import ignore_confirm
 from gateway.server.broker.client_properties import ClientProperties

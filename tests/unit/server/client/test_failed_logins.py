@@ -8,8 +8,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from gateway.config.addresses import BrokerUrl
 from gateway.config.model import FailedLoginLimits, GatewayConfig, Logging
-from gateway.config.scalars import BrokerUrl
 from gateway.config.virtual_host import Upstream, VirtualHost
 from gateway.journal.journal import Journal
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError

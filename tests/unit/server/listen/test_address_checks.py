@@ -9,8 +9,7 @@ import pytest
 from gateway.config.loader import parse
 from gateway.config.model import FailedLoginLimits
 from gateway.server.listen.accepted_connection import Peer
-from gateway.server.listen.address_checks import AddressChecks, AddressRefusedError
-from gateway.server.lock_outs import LockOuts
+from gateway.server.listen.address_checks import AddressChecks, AddressRefusedError, LockOuts
 
 ALLOWED = "allowed_networks: [10.0.0.0/8, 192.0.2.7, '2001:db8::/32']"
 DENIED = "denied_networks: [10.66.0.0/16, '2001:db8:bad::/48']"

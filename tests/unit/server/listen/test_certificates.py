@@ -12,7 +12,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config.listener_settings import CertificateLogin
+from gateway.config.tls_settings import CertificateLogin
 from gateway.errors import CertificateUnreadableError
 from gateway.server.listen.certificates import (
     alternative_name,

@@ -22,10 +22,9 @@ from gateway.config.model import GatewayConfig
 from gateway.errors import ListenError
 from gateway.server.counts import Counts, LocalCounts
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
-from gateway.server.listen.address_checks import AddressChecks
+from gateway.server.listen.address_checks import AddressChecks, LockOuts
 from gateway.server.listen.connection_limits import OF_HANDSHAKES
 from gateway.server.listen.listener import OpenListener
-from gateway.server.lock_outs import LockOuts
 from gateway.server.shared_counts import SharedCounts
 from gateway.server.shared_memory import SharedMemory
 from gateway.server.tls_contexts import TlsContexts
@@ -222,7 +221,7 @@ async def test_a_fault_before_a_connection_is_counted_does_not_end_the_listener(
 async def test_a_connection_that_waits_for_room_is_not_counted_when_the_listener_closes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gateway.server.listen.handshakes._PATIENCE", 3600.0)
+    monkeypatch.setattr("gateway.server.listen.connection_limits._PATIENCE", 3600.0)
     async with opened(SilentFactory(), more=", max_handshakes: 2") as listener, contextlib.AsyncExitStack() as clients:
         for number in (1, 2, 3):
             await clients.enter_async_context(dialled(listener.addresses[0], f"127.0.0.{number}"))
@@ -290,7 +289,7 @@ def one_of_three_workers() -> Counts:
 async def test_handshakes_are_bounded_and_each_has_its_time(
     most: int, counts_of: Callable[[], Counts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.server.listen.handshakes._PATIENCE", 3600.0)
+    monkeypatch.setattr("gateway.server.listen.connection_limits._PATIENCE", 3600.0)
     factory, elsewhere, refused = WelcomeFactory(), WelcomeFactory(), Counter[str]()
     loop = asyncio.get_running_loop()
     with structlog.testing.capture_logs() as lines:
@@ -339,7 +338,7 @@ async def test_the_address_with_the_most_handshakes_makes_room_once_they_have_ha
     monkeypatch: pytest.MonkeyPatch, tls: str, proxied: bool
 ) -> None:
     """Every client is silent: the PROXY header or the handshake never begins."""
-    monkeypatch.setattr("gateway.server.listen.handshakes._PATIENCE", 0.0)
+    monkeypatch.setattr("gateway.server.listen.connection_limits._PATIENCE", 0.0)
     refused, more = Counter[str](), ", max_handshakes: 4" + ("" if proxied else f", {tls}")
     with structlog.testing.capture_logs() as lines:
         async with (
@@ -369,7 +368,7 @@ async def test_nobody_waits_for_the_handshakes_of_an_address_with_more_than_its_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Silent clients past the proxy: those from elsewhere take the places of the oldest, their own next is refused."""
-    monkeypatch.setattr("gateway.server.listen.handshakes._PATIENCE", 3600.0)
+    monkeypatch.setattr("gateway.server.listen.connection_limits._PATIENCE", 3600.0)
     factory, refused, loop = WelcomeFactory(), Counter[str](), asyncio.get_running_loop()
     with structlog.testing.capture_logs() as lines:
         async with (
@@ -414,7 +413,7 @@ async def test_a_handshake_that_is_ended_before_its_first_step_is_not_counted_an
 async def test_behind_a_proxy_a_handshake_counts_for_the_address_in_the_header(
     monkeypatch: pytest.MonkeyPatch, tls: str
 ) -> None:
-    monkeypatch.setattr("gateway.server.listen.handshakes._PATIENCE", 0.0)
+    monkeypatch.setattr("gateway.server.listen.connection_limits._PATIENCE", 0.0)
     loop = asyncio.get_running_loop()
     async with (
         opened(SilentFactory(), more=f", max_handshakes: 3, {tls}") as listener,

@@ -17,10 +17,10 @@ import pytest
 import structlog
 
 from gateway.admin.admin_listener import AdminListener
+from gateway.config.addresses import UnixAddress
 from gateway.config.listener_settings import Listener
 from gateway.config.loader import parse
 from gateway.config.model import GatewayConfig
-from gateway.config.unix_address import UnixAddress
 from gateway.errors import GatewayError, ListenError
 from gateway.server.listen import listening_sockets
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from gateway.server.listen.watched_socket import WatchedSocket
+from gateway.server.listen.listening_sockets import WatchedSocket
 from tests.support.deadline import within
 
 

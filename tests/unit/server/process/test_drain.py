@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from gateway.server.client.connection import ClientConnection
-from gateway.server.process.drain import drain_clients
+from gateway.server.process.gateway import drain_clients
 from tests.support.virtual_time import run_in_virtual_time
 
 

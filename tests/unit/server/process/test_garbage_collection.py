@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.server.process.garbage_collection import GarbageCollection
+from gateway.server.process.memory import GarbageCollection
 
 
 class _Circle:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.server.process.local_names import local_names
+from gateway.server.client_address import local_names
 
 LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 

@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from gateway.config.model import Logging
-from gateway.server.process.log_level import CONFIGURED, LogLevel
+from gateway.server.process.logs import CONFIGURED, LogLevel
 from tests.support.virtual_time import run_in_virtual_time
 
 pytestmark = pytest.mark.usefixtures("logs_as_before")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.server.process.memory_trim import MemoryTrim, find_trim
+from gateway.server.process.memory import MemoryTrim, find_trim
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_glibc_can_do_it() -> None:
 def test_large_blocks_that_come_again_and_again_are_not_fetched_from_the_system_each_time() -> None:
     program = """
 import resource
-from gateway.server.process.memory_trim import keep_freed
+from gateway.server.process.memory import keep_freed
 keep_freed()
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -11,8 +12,8 @@ from gateway.admin.admin_listener import AdminListener
 from gateway.config.loader import load
 from gateway.config.model import GatewayConfig
 from gateway.errors import ConfigError, GatewayError
-from gateway.server.process.reload import InUse
-from gateway.server.process.reloader import Reloader
+from gateway.server.process.reload import Reloader
+from gateway.server.process.served import InUse, Service
 from gateway.server.process.systemd_notify import SystemdNotifier
 from tests.support.certificates import Authority
 from tests.support.gateway import gateway_here
@@ -21,7 +22,7 @@ _ADMIN = "admin: {{address: '127.0.0.1:0', tls: {tls}}}\n"
 _FILE = "listeners: [{{tcp: '127.0.0.1:0'}}]\ndrain_delay: {delay}\ndefaults: {{journal: {{level: 'off'}}}}\n"
 
 
-class _RefusingService:
+class _RefusingService(Service[Any]):
     """Cannot use any other configuration."""
 
     reloads = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from gateway.server.process.signs_of_life import SignsOfLife
+from gateway.server.process.supervisor import SignsOfLife
 from gateway.server.shared_memory import SharedMemory
 
 

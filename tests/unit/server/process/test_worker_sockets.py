@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.config.addresses import SocketAddress, UnixAddress
 from gateway.config.listener_settings import Listener
-from gateway.config.scalars import SocketAddress
-from gateway.config.unix_address import UnixAddress
 from gateway.errors import ListenError
 from gateway.server.process.worker_sockets import (
     InheritedSockets,

@@ -1,0 +1,180 @@
+"""The command lines of `stomp-gateway serve`, `check`, `example` and `schema`: all that is about a configuration."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from getpass import getpass
+from pathlib import Path
+from typing import Final
+
+from pydantic import SecretStr
+
+from gateway.cli.commands import Commands, add_command, passcode_from, run_coroutine
+from gateway.config.broker_user import User
+from gateway.config.loader import load, parse
+from gateway.config.model import GatewayConfig, json_schema
+from gateway.errors import ExitCode, UsageError
+
+_EXAMPLE_DESCRIPTION = """\
+Print a configuration file with every key, its default and what it is for. An empty file means the same.
+"""
+
+_EXAMPLE_EPILOG = """\
+examples:
+  stomp-gateway example > gateway.yaml            then change what differs, and delete what does not
+  stomp-gateway check --config gateway.yaml
+  stomp-gateway serve --config gateway.yaml
+"""
+
+_PASSCODE_VARIABLE: Final = "STOMP_GATEWAY_CHECK_PASSCODE"
+_HINT: Final = "stomp-gateway example > gateway.yaml writes these and all other defaults; serve --config gateway.yaml"
+
+# Beside this package where it is installed, or in a checkout.
+_PLACES: Final = tuple(Path(__file__).parents[up] / "config" / "gateway.yaml" for up in (1, 2))
+
+
+def add_serve(commands: Commands) -> None:
+    """Add `serve`, `check`, `example` and `schema`. Options of the first two may be abbreviated: they always could."""
+    serve = add_command(
+        commands, "serve", _serve, help="run the gateway",
+        description="Run the gateway until SIGTERM or Ctrl-C, then drain it.", allow_abbrev=True,
+    )  # fmt: skip
+    check = add_command(
+        commands, "check", _check, help="validate a configuration and try its brokers",
+        description="List every mistake in a configuration. Without one, warn of what cannot work and try each broker.",
+        allow_abbrev=True,
+    )  # fmt: skip
+    check.add_argument("--offline", action="store_true", help="validate only, do not try the brokers")
+    check.add_argument(
+        "--login", metavar="NAME",
+        help="try this user of the broker, too, in every virtual host. The passcode comes from --passcode-file, from "
+        f"{_PASSCODE_VARIABLE} in the environment, or is asked for",
+    )  # fmt: skip
+    check.add_argument("--passcode-file", metavar="FILE", help="the file with the passcode of --login")
+    for command in (serve, check):
+        command.add_argument(
+            "--config", metavar="FILE", help="the configuration file (YAML); without it, every key has its default"
+        )
+    add_command(
+        commands, "example", _example, help="print a configuration with every key and its default",
+        description=_EXAMPLE_DESCRIPTION, epilog=_EXAMPLE_EPILOG,
+    )  # fmt: skip
+    add_command(
+        commands, "schema", _schema, help="print the JSON Schema of the configuration, for editors",
+        description="Print the JSON Schema of the configuration. Editors use it to complete and check YAML.",
+    )  # fmt: skip
+
+
+def _serve(options: argparse.Namespace) -> ExitCode:
+    config = load_or_default(options.config)
+    # Imported here, so that other commands, and mistakes in the file, do not load the server.
+    from gateway.admin.admin_listener import AdminListener  # noqa: PLC0415
+    from gateway.server.process.logs import configure_logs, log_warnings  # noqa: PLC0415
+    from gateway.server.process.serving import serve  # noqa: PLC0415
+
+    configure_logs(config.logging)
+    if options.config is None:
+        log_assumptions(config)
+    log_warnings(config)
+    if config.workers > 1:
+        from gateway.admin.workers_view import WorkersView  # noqa: PLC0415
+        from gateway.server.process.supervisor import supervise  # noqa: PLC0415
+
+        run_coroutine(supervise(config, (AdminListener(config.admin, WorkersView),), options.config))
+        return ExitCode.OK
+    run_coroutine(serve(config, (AdminListener(config.admin),), options.config))
+    return ExitCode.OK
+
+
+def _check(options: argparse.Namespace) -> ExitCode:
+    config = load_or_default(options.config)
+    checked = options.config or "no configuration file, all defaults"
+    print(f"{checked}: no mistakes ({_contents(config)}){_warnings(config)}")
+    if options.offline:
+        return ExitCode.OK
+    from gateway.server.broker.probe import (  # noqa: PLC0415
+        alarm_warnings,
+        first_broker_warnings,
+        probe,
+        report_lines,
+        unserved,
+        untried,
+    )
+    from gateway.server.descriptors import unreachable_limits  # noqa: PLC0415
+
+    reports = run_coroutine(probe(config.resolved_virtual_hosts(), _login_to_try(options)))
+    warnings = [
+        *untried(reports),
+        *first_broker_warnings(config.resolved_virtual_hosts(), reports),
+        *alarm_warnings(reports),
+        *(f"warning: {text}" for text in unreachable_limits(config)),
+    ]
+    print("\n".join([*report_lines(reports), *warnings]))
+    missing = unserved(reports)
+    if missing:
+        print(f"\nno usable upstream for: {', '.join(missing)}", file=sys.stderr)
+        return ExitCode.FAILURE
+    return ExitCode.OK
+
+
+def _login_to_try(options: argparse.Namespace) -> User | None:
+    """The user that --login names."""
+    if options.login is None:
+        if options.passcode_file is not None:
+            raise UsageError("--passcode-file needs --login.")
+        return None
+    passcode = passcode_from(options.passcode_file, _PASSCODE_VARIABLE, "")
+    if not passcode and options.passcode_file is None and sys.stdin.isatty():
+        passcode = getpass(f"Passcode of {options.login}: ")
+    if not options.login or not passcode:
+        raise UsageError(f"--login needs a passcode: give --passcode-file, or {_PASSCODE_VARIABLE} in the environment.")
+    return User(login=options.login, passcode=SecretStr(passcode))
+
+
+def _warnings(config: GatewayConfig) -> str:
+    if not config.warnings:
+        return ""
+    count = "1 warning" if len(config.warnings) == 1 else f"{len(config.warnings)} warnings"
+    return "\n".join([f", {count}", *(f"  {warning}" for warning in config.warnings)])
+
+
+def _contents(config: GatewayConfig) -> str:
+    listeners, hosts = len(config.listeners), len(config.virtual_hosts)
+    return f"{listeners} listener{'s'[: listeners != 1]}, {hosts} virtual host{'s'[: hosts != 1]}"
+
+
+def _example(_: argparse.Namespace) -> ExitCode:
+    print(next(place for place in _PLACES if place.is_file()).read_text("utf-8"), end="")
+    return ExitCode.OK
+
+
+def _schema(_: argparse.Namespace) -> ExitCode:
+    print(json.dumps(json_schema(), indent=2))
+    return ExitCode.OK
+
+
+def load_or_default(file: str | None) -> GatewayConfig:
+    """The configuration in a file; without one, what an empty file means.
+
+    Raises:
+        ConfigError: the file cannot be read or used; it carries every mistake.
+    """
+    return parse("") if file is None else load(file)
+
+
+def log_assumptions(config: GatewayConfig) -> None:
+    """Log what counts because there is no file: the keys that most who begin change first."""
+    import structlog  # noqa: PLC0415 - other commands log nothing
+
+    user = config.defaults.default_user
+    structlog.get_logger("gateway").info(
+        "no configuration file",
+        listeners=" ".join(str(listener.address) for listener in config.listeners),
+        upstream=" ".join(map(str, config.upstream.urls)),
+        virtual_hosts=" ".join(config.virtual_hosts),
+        default_user=user and user.login,
+        admin=str(config.admin.address),
+        hint=_HINT,
+    )

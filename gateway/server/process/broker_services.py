@@ -1,0 +1,166 @@
+"""Services beside a gateway that talk to its brokers: a look at each when it starts, and the streams of archives."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from aio_pika import Connection
+from aio_pika.abc import HeadersType
+from aio_pika.exceptions import CONNECTION_EXCEPTIONS, ChannelNotFoundEntity
+
+from gateway.config.journal_settings import Archive
+from gateway.config.model import GatewayConfig
+from gateway.config.virtual_host import VirtualHost
+from gateway.journal.shipper import ShipError
+from gateway.journal.stream import StreamBroker, reason_of
+from gateway.server.broker.broker_errors import LinkDownError
+from gateway.server.broker.broker_state import Circuit
+from gateway.server.broker.dialer import Dialer
+from gateway.server.fault_boundary import cancelled
+from gateway.server.process.served import InUse, Service
+from gateway.session.destinations import parse
+
+if TYPE_CHECKING:
+    from aio_pika.abc import AbstractQueue
+
+    from gateway.server.process.gateway import Gateway
+
+log = structlog.get_logger("gateway.broker")
+
+_FIRST_RETRY, _LAST_RETRY = 5.0, 300.0
+_ANSWER_WITHIN: Final = 30.0
+# The broker deletes whole files of a stream, and never the last one. Its own default is 500 MB.
+_MOST_FILE_BYTES: Final = 500_000_000
+_FILES: Final = 10
+
+
+class BrokerService(Service["Gateway"]):
+    """Has work that begins with the gateway, and for which nobody waits: clients are served meanwhile."""
+
+    def __init__(self) -> None:
+        self._work: asyncio.Task[None] | None = None
+
+    async def stop(self) -> None:
+        """Give up what is not done yet."""
+        await cancelled(self._work)
+
+
+# Greetings.
+
+
+class BrokerGreetings(BrokerService):
+    """Has each broker greet once, for whoever reads the log.
+
+    A greeting needs no login, and its connection is closed at once. Of a broker that does not greet, its circuit knows
+    from then on, and has the line.
+    """
+
+    async def start(self, gateway: Gateway) -> None:
+        """Begin, and do not wait."""
+        self._work = asyncio.create_task(_greet_all(gateway), name="greetings of brokers")
+
+
+async def _greet_all(gateway: Gateway) -> None:
+    dialer = gateway.pool.dialer
+    # Virtual hosts that reach a broker in the same way share its circuit.
+    users: dict[Circuit, list[VirtualHost]] = {}
+    for virtual_host in gateway.config.resolved_virtual_hosts():
+        for circuit in dialer.circuits(virtual_host.upstream):
+            users.setdefault(circuit, []).append(virtual_host)
+    async with asyncio.TaskGroup() as group:
+        for circuit, virtual_hosts in users.items():
+            group.create_task(_greet(dialer, circuit, virtual_hosts), name=f"greeting of {circuit.broker}")
+
+
+async def _greet(dialer: Dialer, circuit: Circuit, virtual_hosts: list[VirtualHost]) -> None:
+    try:
+        product = await dialer.greeted(circuit.broker, virtual_hosts[0].upstream)
+    except LinkDownError:
+        return
+    names = [virtual_host.name for virtual_host in virtual_hosts]
+    log.info("broker answers", broker=str(circuit.broker), product=product, virtual_hosts=names)
+
+
+# Archives.
+
+
+class ArchiveStreams(BrokerService):
+    """Declares the streams that keep messages (`archives`), and their bindings, with the operator's users.
+
+    At the start and at each reload. What cannot be declared is logged, and tried again until it can.
+    """
+
+    async def start(self, gateway: Gateway) -> None:
+        """Begin, and do not wait."""
+        await self.reload(gateway.config)
+
+    async def reload(self, config: GatewayConfig) -> InUse:
+        """Declare what another configuration has. What it has no longer stays in the broker."""
+        await self.stop()
+        if any(virtual_host.archives for virtual_host in config.resolved_virtual_hosts()):
+            self._work = asyncio.create_task(_declare_all(config), name="streams of archives")
+        return {}
+
+
+async def _declare_all(config: GatewayConfig) -> None:
+    async with asyncio.TaskGroup() as group:
+        for virtual_host in config.resolved_virtual_hosts():
+            for archive in virtual_host.archives:
+                group.create_task(_declare_until_done(virtual_host, archive), name=f"archive {archive.stream}")
+
+
+async def _declare_until_done(virtual_host: VirtualHost, archive: Archive) -> None:
+    about = {"virtual_host": virtual_host.name, "stream": archive.stream}
+    broker = StreamBroker.of(virtual_host, archive.user, archive.stream)
+    retry = _FIRST_RETRY
+    while True:
+        try:
+            async with broker.connected("archive") as connection, asyncio.timeout(_ANSWER_WITHIN):
+                await _declare(connection, archive, virtual_host.default_topic_exchange)
+        except (ShipError, *CONNECTION_EXCEPTIONS) as error:
+            log.error("archive not declared", **about, reason=reason_of(error), retry=retry)
+            await asyncio.sleep(retry)
+            retry = min(2 * retry, _LAST_RETRY)
+        else:
+            log.info("archive declared", **about, destinations=list(archive.destinations))
+            return
+
+
+async def _declare(connection: Connection, archive: Archive, topic_exchange: bytes) -> None:
+    """Declare the stream unless it is there, and bind it. One that is there stays as its owner wants it."""
+    channel = await connection.channel()
+    try:
+        queue = await channel.get_queue(archive.stream)
+    except ChannelNotFoundEntity:
+        channel = await connection.channel()
+        queue = await channel.declare_queue(archive.stream, durable=True, arguments=_arguments(archive))
+    else:
+        await channel.set_qos(1)
+        await _require_stream(queue)
+    for destination in archive.destinations:
+        exchange, key = parse(destination.encode()).route(topic_exchange)
+        await queue.bind(exchange.decode(), key.decode())
+
+
+async def _require_stream(queue: AbstractQueue) -> None:
+    """Only a stream takes an offset; any other queue refuses, and loses nothing."""
+    tag = await queue.consume(_ignore, arguments={"x-stream-offset": "next"})
+    with suppress(*CONNECTION_EXCEPTIONS):
+        await queue.cancel(tag)
+
+
+async def _ignore(_message: object) -> None:
+    """What comes before the consumer is cancelled stays in the stream."""
+
+
+def _arguments(archive: Archive) -> HeadersType:
+    arguments: dict[str, Any] = {"x-queue-type": "stream"}
+    if archive.max_age is not None:
+        arguments["x-max-age"] = f"{int(archive.max_age)}s"
+    if archive.max_bytes is not None:
+        arguments["x-max-length-bytes"] = archive.max_bytes
+        arguments["x-stream-max-segment-size-bytes"] = min(_MOST_FILE_BYTES, max(1, archive.max_bytes // _FILES))
+    return arguments
