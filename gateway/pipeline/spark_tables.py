@@ -52,10 +52,10 @@ def to_read(url: str) -> str:
 
 
 def read_table(
-    spark: SparkSession, lake: Lake, table: str, days: Collection[str] | None = None, level: str | None = None
+    spark: SparkSession, lake: Lake, table: str, days: Collection[str] | None = None, where: str = ""
 ) -> DataFrame:
-    """The newest snapshot of a table; if wanted, only of some days, or of one level of ``events``."""
-    files = lake.files(table, days, level)
+    """The newest snapshot of a table; if wanted, only of the files that `Lake.files` finds."""
+    files = lake.files(table, days, where)
     if not files:
         return spark.createDataFrame([], COLUMNS[table])
     rows = spark.read.schema(COLUMNS[table]).parquet(*map(to_read, files))

@@ -186,6 +186,27 @@ def test_an_ingest_of_another_journal_repeats_no_work(
     assert_every_line_once(tmp_path, one, other)
 
 
+@pytest.mark.usefixtures("no_tables")
+def test_a_batch_whose_days_are_closed_meanwhile_is_given_up(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ingest that has written its batch cannot know any more whether the lake has forgotten these segments."""
+    JournalMaker(tmp_path / "journal", seed=1).write(50)
+    really: Callable[..., bool] = Lake.write_rows
+
+    def write_rows(lake: Lake, table: str, rows: pa.Table, number: int) -> bool:
+        assert lake.close_days("2026-11-23", number)
+        return really(lake, table, rows, number)
+
+    monkeypatch.setattr(Lake, "write_rows", write_rows)
+    run(spark, tmp_path)
+    assert Lake(tmp_path / "lake").sql("select * from segments").num_rows == 0
+    monkeypatch.undo()
+    code, _, errors = run(spark, tmp_path)
+    assert code is ExitCode.FAILURE
+    assert "of days before 2026-11-23 left unread" in errors
+
+
 FAULTS: dict[str, Callable[[list[str]], list[str]]] = {
     "a line is gone": lambda lines: lines[:5] + lines[6:],
     "the first line is gone": lambda lines: lines[1:],
