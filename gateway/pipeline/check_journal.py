@@ -10,9 +10,9 @@ from typing import Final
 
 from gateway.journal.schema import VERSION
 from gateway.journal.segments import SegmentName
-from gateway.pipeline.check_output import CheckOutput, first_few
 from gateway.pipeline.lake import closed_before
 from gateway.pipeline.lake_sql import Snapshot
+from gateway.pipeline.progress import CheckOutput, first_few
 from gateway.pipeline.stored_segments import OddFile, StoredSegment, listed
 
 _ABANDONED_AFTER: Final = 3600.0

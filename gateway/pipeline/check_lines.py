@@ -8,9 +8,9 @@ from datetime import date, timedelta
 from typing import Any, Final
 
 from gateway.pipeline import line_numbers
-from gateway.pipeline.check_output import CheckOutput, first_few
 from gateway.pipeline.lake_sql import Snapshot
 from gateway.pipeline.line_numbers import SUMS, Range
+from gateway.pipeline.progress import CheckOutput, first_few
 
 _TOTALS: Final = (
     "sum(lines) lines, min(first) first, max(last) last, sum(sum1) sum1, sum(sum2) sum2, sum(sum3) sum3, "

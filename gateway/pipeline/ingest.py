@@ -21,9 +21,8 @@ from gateway.errors import ExitCode, PipelineError
 from gateway.journal.schema import VERSION
 from gateway.pipeline import tables
 from gateway.pipeline.batches import BatchOutcome, add_segments, commit_planned, waiting_segments
-from gateway.pipeline.check_output import first_few
 from gateway.pipeline.lake import Lake, closed_before, known_trouble, location
-from gateway.pipeline.progress import EndingSignals, Progress
+from gateway.pipeline.progress import EndingSignals, Progress, first_few
 from gateway.pipeline.spark_session import JavaEndedError, SparkOptions, configured, first_line, spark_session
 from gateway.pipeline.stored_segments import GONE, OddFile, StoredSegment, listed
 
