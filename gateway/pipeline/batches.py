@@ -267,6 +267,7 @@ def _put_aside(lake: Lake, segments: Segments, why: Mapping[str, str], outcome: 
 def _row(segment: StoredSegment, lines: int, found: Row | None) -> dict[str, object]:
     """A segment's row of the plan."""
     seen = found.asDict() if found else {}
+    session_hours = {*seen.get("earliest_sessions", ()), *seen.get("latest_sessions", ())}
     return {
         "name": str(segment.name),
         "impl": segment.name.impl,
@@ -280,7 +281,8 @@ def _row(segment: StoredSegment, lines: int, found: Row | None) -> dict[str, obj
         "newest": seen.get("newest"),  # microseconds
         "days": sorted(seen.get("days", ())),
         "hours": sorted(seen.get("hours", ())),
-        "session_days": sorted({*seen.get("earliest_sessions", ()), *seen.get("latest_sessions", ())}),
+        "session_days": sorted({hour[:10] for hour in session_hours}),
+        "session_hours": sorted(session_hours),
         "d": segment.day,
     }
 

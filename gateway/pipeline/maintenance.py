@@ -19,9 +19,9 @@ from deltalake.exceptions import CommitFailedError
 
 from gateway.errors import UsageError
 from gateway.journal.schema import VERSION
+from gateway.pipeline.check_lines import SUMS
 from gateway.pipeline.lake import Lake, closed_before, last_batch, location
 from gateway.pipeline.lake_sql import Snapshot
-from gateway.pipeline.line_numbers import SUMS
 from gateway.pipeline.stored_segments import remove_empty_days, stored_segments
 from gateway.pipeline.table_schemas import BATCH_TABLES, COLUMNS, COMPUTED_TABLES
 

@@ -43,13 +43,15 @@ BATCH_TABLES: Final = {
 SEGMENTS: Final = (
     "name string, impl string, node string, boot string, first bigint, last bigint, lines bigint, bad bigint, "
     "bytes bigint, newest timestamp, days array<string>, hours array<string>, session_days array<string>, "
+    "session_hours array<string>, "
     "batch bigint, directory string, rollup_rows bigint, ingested timestamp, d string"
 )
 """The table of ingested segments: the plan of every batch, and the record of what is in the lake.
 
-``days`` and ``hours``, such as 2026-11-21T05, are those of the segment's events, ``session_days`` those on which the
-sessions in it began, ``d`` the day on which it was begun. ``directory`` is where the batch's files are, in each of
-`BATCH_TABLES`; ``rollup_rows`` is how many rows of ``rollup_10s`` they have. Earlier releases wrote no ``hours``.
+``days`` and ``hours``, such as 2026-11-21T05, are those of the segment's events, ``session_days`` and
+``session_hours`` those in which the sessions in it began, ``d`` the day on which it was begun. ``directory`` is where
+the batch's files are, in each of `BATCH_TABLES`; ``rollup_rows`` is how many rows of ``rollup_10s`` they have. Earlier
+releases wrote no hours.
 """
 
 SEGMENTS_ASIDE: Final = (
@@ -128,8 +130,8 @@ TABLES_OF_EVENTS: Final = ("boots", "features_used", "durable_days")
 """Computed tables that need the rows of ``events``, which `pipeline gc` may delete."""
 
 HOURLY_TABLES: Final = (
-    "traffic_10s", "dest_hour", "latency_hour", "errors_hour", "redeliveries_hour", "flows_hour", "unacked_hotspots",
-    *TABLES_OF_EVENTS,
+    "sessions", "traffic_10s", "dest_hour", "latency_hour", "errors_hour", "redeliveries_hour", "flows_hour",
+    "unacked_hotspots", *TABLES_OF_EVENTS,
 )  # fmt: skip
 """Computed tables of which single hours are replaced: each of their files has rows of one hour, which its path names.
 

@@ -2,8 +2,8 @@
 
 Each table is one job of Spark, which writes the files, and one commit to its Delta table, which replaces the hours that
 changed: a run costs what these hours cost, whatever the day has already. Sessions are added to what the table has of
-their days. The commits come together at the end, those of ``durable_subs`` after all others, since it is computed from
-them.
+the hours in which they began. The commits come together at the end, those of ``durable_subs`` after all others, since
+it is computed from them.
 Nothing passes through this process but the names of files and days. Each commit carries the number of the last batch
 that the table now has, see `gateway.pipeline.lake`: that tells what is left to compute, and of two ingests that compute
 the same table at once, the one with more batches wins.
@@ -31,6 +31,7 @@ ABANDONED_AFTER: Final = 7 * 86_400.0
 """Seconds after which it is abandoned."""
 
 _HOUR: Final = "yyyy-MM-dd'T'HH"
+_OF_CHANGED_HOURS: Final = [table for table in HOURLY_TABLES if table != "sessions"]
 
 
 def lacks_batches(lake: Lake) -> bool:
@@ -83,21 +84,22 @@ class _Refresh:
         query = f"select * from segments where batch > {has} and batch <= {self._batch}"  # noqa: S608
         segments = lake.sql(query).to_pylist()
         self.days = sorted({day for segment in segments for day in segment["days"] or ()})
-        self._session_days = sorted({day for segment in segments for day in segment["session_days"] or ()})
-        self._hours = self._changed_hours(segments)
+        self._hours = self._changed_hours(segments, _OF_CHANGED_HOURS)
+        self._session_hours = self._changed_hours(segments, ("sessions",), "session_")
         self._segments = spark.createDataFrame([(segment["name"],) for segment in segments], "file string")
         self._read = partial(read_table, spark, lake)
         self._directory = self._fresh_directory()
         self._written: dict[str, Mapping[str, Sequence[str]]] = {}
         """The tables that are written and not committed, each with the days or hours that are replaced."""
 
-    def _changed_hours(self, segments: Sequence[Mapping[str, Any]]) -> list[str]:
-        """The hours of new segments, and all hours of a day if they are not known or a file has them all."""
-        whole = {day for table in HOURLY_TABLES for day in self._lake.whole_days(table)} & {*self.days}
-        hours = set[str]()
+    def _changed_hours(self, segments: Sequence[Mapping[str, Any]], tables: Sequence[str], kind: str = "") -> list[str]:
+        """The hours of new segments, and all hours of a day if they are not known or a file of a table has them all."""
+        days, hours, whole = set[str](), set[str](), set[str]()
         for segment in segments:
-            whole.update(segment["days"] or () if segment.get("hours") is None else ())
-            hours.update(segment.get("hours") or ())
+            days.update(segment[f"{kind}days"] or ())
+            hours.update(segment.get(f"{kind}hours") or ())
+            whole.update(segment[f"{kind}days"] or () if segment.get(f"{kind}hours") is None else ())
+        whole |= {day for table in tables for day in self._lake.whole_days(table)} & days
         return sorted(hours.union(f"{day}T{hour:02}" for day in whole for hour in range(24)))
 
     def _fresh_directory(self) -> str:
@@ -105,34 +107,37 @@ class _Refresh:
 
     def hourly(self) -> None:
         """All tables that are computed from the changed hours alone."""
-        rollup, events = self._changed("rollup_10s", "ts10"), self._changed("events", "ts", " and level = 'session'")
-        lines = self._changed("events", "ts")
+        rollup, lines, events = self._rows("rollup_10s", "ts10"), self._rows("events", "ts"), self._events()
         hours = computed("hours", rollup=rollup).persist()
         # Late lines must not replace what was computed from all events of a day that are deleted now.
-        kept = [hour for hour in self._hours if hour[:10] not in self._lake.days("deleted_lines")]
+        deleted = self._lake.days("deleted_lines")
+        kept = [hour for hour in self._hours if hour[:10] not in deleted]
         try:
-            for table in HOURLY_TABLES:
+            for table in _OF_CHANGED_HOURS:
                 replaced = kept if table in TABLES_OF_EVENTS else self._hours
                 rows = computed(table, rollup=rollup, hours=hours, events=events, lines=lines)
                 self._write(table, rows.where(F.col("d").isin({hour[:10] for hour in replaced})), hours=replaced)
         finally:
             hours.unpersist()
 
-    def _changed(self, table: str, time: str, also: str = "") -> DataFrame:
-        """The rows of the changed hours; files without any are not read."""
-        if not self._hours:
+    def _events(self) -> DataFrame:
+        return self._rows("events", "ts", also=" and level = 'session'")
+
+    def _rows(self, table: str, time: str, hours: Sequence[str] | None = None, also: str = "") -> DataFrame:
+        """The rows of some hours, by default the changed ones; files without any are not read."""
+        hours = self._hours if hours is None else hours
+        if not hours:
             return self._read(table, ())
-        span = f"{time} >= '{self._hours[0]}:00:00Z' and {time} <= '{self._hours[-1]}:59:59.999999Z'{also}"
-        rows = self._read(table, self.days, span).where(span)
-        return rows.where(F.date_format(time, _HOUR).isin(self._hours))
+        span = f"{time} >= '{hours[0]}:00:00Z' and {time} <= '{hours[-1]}:59:59.999999Z'{also}"
+        rows = self._read(table, {hour[:10] for hour in hours}, span).where(span)
+        return rows.where(F.date_format(time, _HOUR).isin([*hours]))
 
     def sessions(self) -> None:
-        """Adds beginnings and ends of sessions in new segments to what the table has."""
-        events = self._changed("events", "ts", " and level = 'session'").join(
-            F.broadcast(self._segments), "file", "left_semi"
-        )
-        known, columns = self._read("sessions", self._session_days), {"columns": schema_of("sessions").names}
-        self._write("sessions", computed("sessions", columns, events=events, known=known), days=self._session_days)
+        """Adds beginnings and ends of sessions in new segments to the rows of the hours in which they began."""
+        events = self._events().join(F.broadcast(self._segments), "file", "left_semi")
+        known = self._rows("sessions", "started", self._session_hours)
+        sessions = computed("sessions", {"columns": schema_of("sessions").names}, events=events, known=known)
+        self._write("sessions", sessions, hours=self._session_hours)
 
     def durable_subs(self, idle_after: float, abandoned_after: float, now: float) -> None:
         """The durable subscriptions of all days."""

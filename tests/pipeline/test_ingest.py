@@ -281,6 +281,7 @@ def test_what_the_plan_says_of_a_segment(spark: SparkSession, tmp_path: Path) ->
         "name": path.name, "impl": "gateway", "node": "node1", "boot": "00000000000000aa", "first": 7, "last": 10,
         "lines": 4, "bad": 1, "bytes": path.stat().st_size, "batch": 0, "d": "2026-11-21",
         "days": ["2026-11-21", "2026-11-22"], "session_days": ["2026-11-19", "2026-11-20"],
+        "session_hours": ["2026-11-19T23", "2026-11-20T00"],
     }  # fmt: skip
     assert {name: row[name] for name in expected} == expected
     assert isinstance(row["newest"], datetime)

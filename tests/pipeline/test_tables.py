@@ -205,7 +205,7 @@ def test_a_late_segment_replaces_only_its_hours(
 
     before = {table: {*lake.files(table)} for table in HOURLY_TABLES}
     hour = START + 3 * 3600 * SECOND
-    JournalMaker(journal, seed=2, node="node2", start=hour + 60 * SECOND, span=600 * SECOND).write(40)
+    JournalMaker(journal, seed=2, node="node2", start=hour + 600 * SECOND, span=600 * SECOND).write(40)
     ingest_into(lake, journal, spark)
     for table, files in before.items():
         assert {path.split("/h=")[1][:2] for path in files - {*lake.files(table)}} <= {"03"}, table

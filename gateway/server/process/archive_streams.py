@@ -15,7 +15,6 @@ import structlog
 from aio_pika import Connection
 from aio_pika.abc import HeadersType
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS, ChannelNotFoundEntity, ChannelPreconditionFailed
-from aiormq.exceptions import ChannelAccessRefused
 
 from gateway.config.archives import Archive
 from gateway.config.model import PASS_THROUGH, GatewayConfig
@@ -150,7 +149,7 @@ async def _try_archive(virtual_host: VirtualHost, archive: Archive) -> tuple[str
             return f"{about}: yes, {await _found(connection, archive, virtual_host.default_topic_exchange)}", ""
     except (ShipError, *CONNECTION_EXCEPTIONS) as error:
         advice = "Correct user under archives if the broker refuses the login."
-        if isinstance(error, ChannelAccessRefused):
+        if "ACCESS_REFUSED" in reason_of(error):
             advice = (
                 f"Give {user} the permissions configure, write and read on {archive.stream}, and read on the exchanges "
                 f"of its destinations: rabbitmqctl set_permissions -p {broker.virtual_host} {user} CONF WRITE READ."
