@@ -52,6 +52,10 @@ _GC = """\
 Delete segments of the journal that are in the lake and older than --retain-days. With --events-days, also delete old
 days of the table events. The tables computed from them stay, and so do days that these tables do not have as a whole.
 With --messages-days, delete messages that were archived longer ago. `pipeline compact` removes the files, a week later.
+
+The lake remembers the name of each segment that it has, so that none is read twice. With --segments-days it forgets
+those that were begun more than N days ago, and refuses segments of these days from now on. Days of which a --journal
+still has segments are kept.
 """
 
 _GC_EPILOG = """\
@@ -170,6 +174,9 @@ def _add_gc(commands: Commands, checked: Callable[[Run], Run]) -> None:
     collect.add_argument("--retain-days", type=_days, metavar="N", help="keep segments for N days, ingested or not")
     collect.add_argument("--events-days", type=_days, metavar="N", help="keep the table events for N days")
     collect.add_argument("--messages-days", type=_days, metavar="N", help="keep the table messages for N days")
+    collect.add_argument(
+        "--segments-days", type=_days, metavar="N", help="remember for N days which segments the lake has, at least 8"
+    )
     collect.add_argument("--quiet", action="store_true", help="print only what needs attention")
 
 
@@ -212,10 +219,10 @@ def _compact(options: argparse.Namespace) -> ExitCode:
 def _collect(options: argparse.Namespace) -> ExitCode:
     if bool(options.journal) != (options.retain_days is not None):
         raise UsageError("--journal and --retain-days go together.")
-    if options.retain_days is options.events_days is options.messages_days is None:
-        raise UsageError("give --journal and --retain-days, --events-days or --messages-days.")
+    if options.retain_days is options.events_days is options.messages_days is options.segments_days is None:
+        raise UsageError("give --journal and --retain-days, --events-days, --messages-days or --segments-days.")
     from gateway.pipeline.lake import Lake  # noqa: PLC0415
-    from gateway.pipeline.maintenance import collect, collect_messages  # noqa: PLC0415
+    from gateway.pipeline.maintenance import collect, collect_messages, forget_segments  # noqa: PLC0415
 
     lake = Lake(options.lake)
     collect(
@@ -228,6 +235,8 @@ def _collect(options: argparse.Namespace) -> ExitCode:
     )
     if options.messages_days is not None:
         collect_messages(lake, options.messages_days, sys.stdout, quiet=options.quiet)
+    if options.segments_days is not None:
+        forget_segments(lake, options.journal, options.segments_days, sys.stdout, quiet=options.quiet)
     return ExitCode.OK
 
 

@@ -103,18 +103,24 @@ def _check(options: argparse.Namespace) -> ExitCode:
         untried,
     )
     from gateway.server.descriptors import unreachable_limits  # noqa: PLC0415
+    from gateway.server.process.broker_services import try_archives  # noqa: PLC0415
 
     reports = run_coroutine(probe(config.resolved_virtual_hosts(), _login_to_try(options)))
+    archives = run_coroutine(try_archives(config.resolved_virtual_hosts()))
     warnings = [
         *untried(reports),
         *first_broker_warnings(config.resolved_virtual_hosts(), reports),
         *alarm_warnings(reports),
         *(f"warning: {text}" for text in unreachable_limits(config)),
     ]
-    print("\n".join([*report_lines(reports), *warnings]))
+    tried = [line for archive in archives for line in archive if line]
+    print("\n".join([*report_lines(reports), *([""] if tried else []), *tried, *warnings]))
     missing = unserved(reports)
     if missing:
         print(f"\nno usable upstream for: {', '.join(missing)}", file=sys.stderr)
+        return ExitCode.FAILURE
+    if undeclared := sum(bool(advice) for _, advice in archives):
+        print(f"\n{undeclared} of {len(archives)} archives cannot be declared", file=sys.stderr)
         return ExitCode.FAILURE
     return ExitCode.OK
 

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from gateway.errors import PipelineError
 from gateway.journal.reading import LONGEST_LINE
-from gateway.pipeline.lake import Lake
+from gateway.pipeline.lake import Lake, closed_before
 from gateway.pipeline.spark_tables import computed, read_files, to_read, write_files
 from gateway.pipeline.stored_segments import GONE, StoredSegment
 from gateway.pipeline.table_schemas import BATCH_TABLES, schema_of
@@ -73,13 +73,17 @@ def waiting_segments(lake: Lake, segments: Iterable[StoredSegment], *, again: bo
     return sorted(waiting, key=lambda each: (each.written, each.path))
 
 
-def known(lake: Lake, segments: Iterable[StoredSegment]) -> set[str]:
-    """Which of some segments the lake has, by name: of a segment's day, the one before it and the one after it."""
+def known(lake: Lake, segments: Collection[StoredSegment]) -> set[str]:
+    """Which of some segments the lake has, by name: of a segment's day, the one before it and the one after it.
+
+    Those of closed days count, too: the lake has forgotten which of them it has.
+    """
+    closed = closed_before(lake.table("segments"))
     days = {day for each in segments for day in _neighbours(each.day)}
     if not days:
         return set()
     found = lake.sql(f"select name from segments where d in ({', '.join(map(repr, sorted(days)))})")  # noqa: S608
-    return set(found["name"].to_pylist())
+    return {*found["name"].to_pylist(), *(str(each.name) for each in segments if each.day < closed)}
 
 
 def _neighbours(day: str) -> list[str]:
@@ -263,6 +267,7 @@ def _put_aside(lake: Lake, segments: Segments, why: Mapping[str, str], outcome: 
 def _row(segment: StoredSegment, lines: int, found: Row | None) -> dict[str, object]:
     """A segment's row of the plan."""
     seen = found.asDict() if found else {}
+    session_hours = {*seen.get("earliest_sessions", ()), *seen.get("latest_sessions", ())}
     return {
         "name": str(segment.name),
         "impl": segment.name.impl,
@@ -276,7 +281,8 @@ def _row(segment: StoredSegment, lines: int, found: Row | None) -> dict[str, obj
         "newest": seen.get("newest"),  # microseconds
         "days": sorted(seen.get("days", ())),
         "hours": sorted(seen.get("hours", ())),
-        "session_days": sorted({*seen.get("earliest_sessions", ()), *seen.get("latest_sessions", ())}),
+        "session_days": sorted({hour[:10] for hour in session_hours}),
+        "session_hours": sorted(session_hours),
         "d": segment.day,
     }
 

@@ -158,14 +158,15 @@ select string(date_from_unix_date(int(slot div 8640))) d, timestamp_micros(slot 
 {% endmacro %}
 
 {# What the plan of a batch says about the events of each segment. Of the end of a session, its beginning is computed from
-its time and duration, which come from different clocks that may be adjusted by five minutes; a session that began near
-midnight counts for both days. #}
+its time and duration, which come from different clocks that may be adjusted by five minutes; a session that began near the
+end of an hour counts for both hours. #}
 {% macro by_segment() %}
 select file, count(*) events, min(seq) first, max(seq) last, min_by(event, seq) first_event,
     min(d) filter (where event = 'open') opened, unix_micros(max(ts)) newest, collect_set(d) days,
     collect_set(string(date_format(ts, "yyyy-MM-dd'T'HH"))) hours
     {% for bound in (-300_000_000, 300_000_000) %}
-    , collect_set(string(date(timestamp_micros(unix_micros(ts) - coalesce(try_element_at(totals, 'us'), 0) + {{ bound }}))))
+    , collect_set(date_format(timestamp_micros(unix_micros(ts) - coalesce(try_element_at(totals, 'us'), 0) + {{ bound }}),
+        "yyyy-MM-dd'T'HH"))
         filter (where event in ('connect', 'end')) {{ "earliest_sessions" if bound < 0 else "latest_sessions" }}
     {% endfor %}
 from {events} group by file

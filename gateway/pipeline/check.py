@@ -13,10 +13,10 @@ from typing import Final, TextIO
 
 from gateway.pipeline.check_journal import OVERDUE, check_aside, check_journals
 from gateway.pipeline.check_lines import LineChecker
-from gateway.pipeline.check_output import CheckOutput, first_few
 from gateway.pipeline.check_tables import check_batches, check_computed, check_files, check_rollup
-from gateway.pipeline.lake import Lake, last_batch
+from gateway.pipeline.lake import Lake, closed_before, last_batch
 from gateway.pipeline.lake_sql import Snapshot, SqlError
+from gateway.pipeline.progress import CheckOutput, first_few
 from gateway.pipeline.table_schemas import BATCH_TABLES
 
 _BOOTS: Final = """
@@ -46,7 +46,7 @@ def check(
     try:
         if check_files(snapshot, output):
             check_batches(lake, snapshot, applied, output)
-            LineChecker(snapshot, applied, output, since).check()
+            LineChecker(snapshot, applied, output, max(since, closed_before(snapshot.tables["segments"]))).check()
             _note_boots(snapshot, output)
             check_rollup(snapshot, applied, output, since)
             check_computed(snapshot, applied, output)

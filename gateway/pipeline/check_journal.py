@@ -10,8 +10,9 @@ from typing import Final
 
 from gateway.journal.schema import VERSION
 from gateway.journal.segments import SegmentName
-from gateway.pipeline.check_output import CheckOutput, first_few
+from gateway.pipeline.lake import closed_before
 from gateway.pipeline.lake_sql import Snapshot
+from gateway.pipeline.progress import CheckOutput, first_few
 from gateway.pipeline.stored_segments import OddFile, StoredSegment, listed
 
 _ABANDONED_AFTER: Final = 3600.0
@@ -19,7 +20,7 @@ _ABANDONED_AFTER: Final = 3600.0
 
 _ASIDE: Final = """
 select name, last_value(reason order by seen) reason from segments_aside
-where name not in (select name from segments) group by name order by name
+where name not in (select name from segments) and d >= '%s' group by name order by name
 """
 _WRONG: Final = {
     "changed": (
@@ -29,6 +30,10 @@ _WRONG: Final = {
     "overdue": (
         "segments wait for hours",
         "No ingest runs, it fails, or it does not read this journal. Run `pipeline ingest`, and look at its messages.",
+    ),
+    "too late": (
+        "segments are of days that the lake has closed",
+        "It has forgotten which of them it has. Move them elsewhere, or ingest them into another lake.",
     ),
     "refused": (
         "files of the journal are no segments that may be read",
@@ -65,7 +70,8 @@ OVERDUE: Final = 6 * 3600.0
 
 def check_aside(snapshot: Snapshot, output: CheckOutput) -> set[str]:
     """Tell which segments are aside, and why; return their names."""
-    reasons = {row["name"]: f"{row['name']} ({row['reason']})" for row in snapshot.rows(_ASIDE)}
+    closed = closed_before(snapshot.tables["segments"])
+    reasons = {row["name"]: f"{row['name']} ({row['reason']})" for row in snapshot.rows(_ASIDE % closed)}
     if reasons:
         output.wrong(
             f"{len(reasons)} segments are aside: {first_few([*reasons.values()])}",
@@ -92,6 +98,7 @@ def check_journals(
     """
     if not journals:
         return
+    closed = closed_before(snapshot.tables["segments"])
     known = {str(row["name"]): row["lines"] for row in snapshot.rows("select name, lines from segments")}
     newest: dict[str, int] = {}
     for each in map(SegmentName.read, known):
@@ -106,9 +113,7 @@ def check_journals(
             if str(file.name) in aside:
                 continue
             with suppress(FileNotFoundError):  # the gateway or `gc` has deleted it meanwhile
-                kind, text = _compared(file, known.get(str(file.name)), newest.get(file.name.boot, -1))
-                if kind == "waiting" and time.time() - file.written > overdue:
-                    kind = "overdue"
+                kind, text = _compared(file, known.get(str(file.name)), newest.get(file.name.boot, -1), closed, overdue)
                 if kind in found:
                     found[kind].append(text)
                 same += kind == "same"
@@ -125,10 +130,11 @@ def _tell(
             tell(f"{len(found[kind])} {what}: {first_few(found[kind])}", advice)
 
 
-def _compared(segment: StoredSegment, lines: int | None, newest: int) -> tuple[str, str]:
+def _compared(segment: StoredSegment, lines: int | None, newest: int, closed: str, overdue: float) -> tuple[str, str]:
     """How a segment compares with the lake, and what to print of it.
 
-    ``lines`` are those that were ingested, ``newest`` is the boot's last number in the lake.
+    ``lines`` are those that were ingested, ``newest`` is the boot's last number in the lake, ``closed`` the first day
+    that is not closed, and ``overdue`` as in `check_journals`.
     """
     name = str(segment.name)
     if segment.is_open:
@@ -137,6 +143,9 @@ def _compared(segment: StoredSegment, lines: int | None, newest: int) -> tuple[s
     if segment.name.version != VERSION:
         return "later", name
     if lines is None:
-        return "passed over" if segment.name.number < newest else "waiting", name
+        if segment.day < closed:
+            return "too late", name
+        is_overdue = time.time() - segment.written > overdue
+        return "passed over" if segment.name.number < newest else "overdue" if is_overdue else "waiting", name
     now = segment.count_lines()
     return ("same", name) if now == lines else ("changed", f"{name}: {now:,} lines, {lines:,} when ingested")

@@ -1,17 +1,29 @@
-"""Checks that every line of every ingested segment is in the lake, once, identified by (boot, number)."""
+"""Checks that every line of every ingested segment is in the lake, once, identified by (boot, number).
+
+The numbers of a segment are compared as sums, which the engine computes: how many, the first and the last one, and the
+sums of the numbers, their squares and their cubes. Numbers that are not those from the first to the last, each once,
+have other sums, unless somebody chose them so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Any, Final
 
-from gateway.pipeline import line_numbers
-from gateway.pipeline.check_output import CheckOutput, first_few
 from gateway.pipeline.lake_sql import Snapshot
-from gateway.pipeline.line_numbers import SUMS, Range
+from gateway.pipeline.progress import CheckOutput, first_few
 
+Range = tuple[int, int]
+"""Numbers from and to, both included."""
+
+SUMS: Final = (
+    "count(*) lines, min(seq) first, max(seq) last, sum(seq) sum1, sum(seq * seq) sum2, sum(seq * seq * seq) sum3"
+)
+"""The SQL of the sums, modulo 2^64."""
+
+_MODULUS: Final = 1 << 64
 _TOTALS: Final = (
     "sum(lines) lines, min(first) first, max(last) last, sum(sum1) sum1, sum(sum2) sum2, sum(sum3) sum3, "
     "bool_or(is_deleted) is_deleted"
@@ -114,15 +126,15 @@ class LineChecker:
             if boot.expected + explained < first:
                 boot.missing.append((boot.expected + explained, first - 1))
         missing, repeated = self._within(row)
-        boot.missing += line_numbers.without_first(missing, bad)
+        boot.missing += without_first(missing, bad)
         boot.repeated += repeated
-        boot.spare = max(0, bad - line_numbers.count(missing))
+        boot.spare = max(0, bad - count(missing))
         boot.expected = max(boot.expected, last + 1)
 
     def _within(self, row: Mapping[str, Any]) -> tuple[list[Range], list[Range]]:
         """The missing and repeated numbers between the first and the last of a segment."""
         first, last = row["first"], row["last"]
-        complete = (last - first + 1, *line_numbers.sums_of_range(first, last))
+        complete = (last - first + 1, *sums_of_range(first, last))
         if (row["found"], row["sum1"], row["sum2"], row["sum3"]) == complete:
             return [], []
         if row["is_deleted"]:  # of the deleted lines only the sums are known
@@ -140,17 +152,16 @@ class LineChecker:
         self._complete += not boot.missing and not boot.repeated
         name = f"boot {boot.name} ({boot.node})"
         if boot.missing:
-            missing = line_numbers.joined(boot.missing)
+            missing = joined(boot.missing)
             self._output.wrong(
-                f"{name}: {line_numbers.count(missing):,} lines are missing: {line_numbers.in_words(missing)}",
+                f"{name}: {count(missing):,} lines are missing: {in_words(missing)}",
                 "If a journal still has the segments with these lines, `pipeline check --journal` names them, and "
                 "`pipeline ingest` takes them up. If none has, they are lost.",
             )
         if boot.repeated:
-            repeated = line_numbers.joined(boot.repeated)
+            repeated = joined(boot.repeated)
             self._output.wrong(
-                f"{name}: {line_numbers.count(repeated):,} lines are there more than once: "
-                f"{line_numbers.in_words(repeated)}",
+                f"{name}: {count(repeated):,} lines are there more than once: {in_words(repeated)}",
                 "Rows were copied within the lake, or a segment was ingested under two names: the column file of "
                 "events says which. Ingest the journal into a new lake.",
             )
@@ -171,3 +182,54 @@ class LineChecker:
                 f"{self._bad:,} bad lines in {self._with_bad:,} segments",
                 "They could not be read; the table bad_lines has them as they are, and why.",
             )
+
+
+def sums_of_range(first: int, last: int) -> tuple[int, int, int]:
+    """The last three of `SUMS` for all numbers from first to last."""
+    before, all_of_them = _sums_up_to(first - 1), _sums_up_to(last)
+    one, two, three = (wrapped(upper - lower) for upper, lower in zip(all_of_them, before, strict=True))
+    return one, two, three
+
+
+def _sums_up_to(last: int) -> tuple[int, int, int]:
+    one = last * (last + 1) // 2
+    return one, one * (2 * last + 1) // 3, one * one
+
+
+def wrapped(value: int) -> int:
+    """A sum as 64 bits with a sign hold it."""
+    return (value + _MODULUS // 2) % _MODULUS - _MODULUS // 2
+
+
+def count(found: Iterable[Range]) -> int:
+    """How many numbers there are in ranges."""
+    return sum(last - first + 1 for first, last in found)
+
+
+def without_first(found: Iterable[Range], skipped: int) -> list[Range]:
+    """Ranges without their first numbers."""
+    result = []
+    for first, last in found:
+        skip = min(skipped, last - first + 1)
+        skipped -= skip
+        if first + skip <= last:
+            result.append((first + skip, last))
+    return result
+
+
+def joined(found: Iterable[Range]) -> list[Range]:
+    """Ranges sorted, with overlapping and adjacent ones merged."""
+    result: list[Range] = []
+    for first, last in sorted(found):
+        if result and first <= result[-1][1] + 1:
+            result[-1] = (result[-1][0], max(result[-1][1], last))
+        else:
+            result.append((first, last))
+    return result
+
+
+def in_words(found: Sequence[Range], most: int = 8) -> str:
+    """Ranges as text: 5-9, 12 and 3 more ranges."""
+    texts = [f"{first}" if first == last else f"{first}-{last}" for first, last in found[:most]]
+    rest = f" and {len(found) - most} more ranges" if len(found) > most else ""
+    return ", ".join(texts) + rest

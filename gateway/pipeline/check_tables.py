@@ -8,9 +8,9 @@ from typing import Final
 import pyarrow as pa
 
 from gateway.journal.schema import EVENT_WORDS, MESSAGE_EVENTS
-from gateway.pipeline.check_output import CheckOutput, first_few
 from gateway.pipeline.lake import Lake, last_batch
 from gateway.pipeline.lake_sql import Snapshot, SqlError
+from gateway.pipeline.progress import CheckOutput, first_few
 from gateway.pipeline.table_schemas import BATCH_TABLES, COMPUTED_TABLES, schema_of
 
 _OVERDUE: Final = timedelta(minutes=15)

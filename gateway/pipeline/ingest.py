@@ -21,9 +21,8 @@ from gateway.errors import ExitCode, PipelineError
 from gateway.journal.schema import VERSION
 from gateway.pipeline import tables
 from gateway.pipeline.batches import BatchOutcome, add_segments, commit_planned, waiting_segments
-from gateway.pipeline.check_output import first_few
-from gateway.pipeline.lake import Lake, known_trouble, location
-from gateway.pipeline.progress import EndingSignals, Progress
+from gateway.pipeline.lake import Lake, closed_before, known_trouble, location
+from gateway.pipeline.progress import EndingSignals, Progress, first_few
 from gateway.pipeline.spark_session import JavaEndedError, SparkOptions, configured, first_line, spark_session
 from gateway.pipeline.stored_segments import GONE, OddFile, StoredSegment, listed
 
@@ -115,8 +114,15 @@ class _IngestRun:
             [str(each.name) for each in later], "of a later schema version left unread",
             "A newer stomp-gateway can read them.",
         )  # fmt: skip
-        self._is_incomplete |= bool(later) or any(each.is_refused for each in odd)
-        return waiting_segments(self._lake, (each for each in segments if each.name.version == VERSION), again=again)
+        closed = closed_before(self._lake.table("segments"))
+        too_late = [str(each.name) for each in segments if each.day < closed]
+        self._warn_once(
+            too_late, f"of days before {closed} left unread",
+            "The lake has forgotten which of these it has (`gc --segments-days`). Move them elsewhere, or ingest them "
+            "into another lake.",
+        )  # fmt: skip
+        self._is_incomplete |= bool(later or too_late) or any(each.is_refused for each in odd)
+        return waiting_segments(self._lake, [each for each in segments if each.name.version == VERSION], again=again)
 
     def _warn_once(self, names: Sequence[str], said: str, advice: str, *, what: str = "segment") -> None:
         new = [name for name in names if name not in self._warned]

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote, unquote, urlsplit
@@ -38,6 +38,8 @@ OLD_MANIFESTS: Final = "_batches"
 T = TypeVar("T")
 
 _APPLICATION: Final = "stomp-gateway"
+_CLOSED: Final = "stomp-gateway closed"
+"""Delta's identifier of how far the lake is closed, see `closed_before`."""
 _REFUSED: Final = "[]%\\"
 """Characters that delta-rs does not take in a path."""
 
@@ -77,7 +79,7 @@ class DataFile:
 
 
 def _files_of(table: DeltaTable) -> Iterator[tuple[str, str, str | None, int]]:
-    """The path, day, hour and size of each file of one of `HOURLY_TABLES`; the hour is None if it has a whole day."""
+    """The path, day, hour and size of each file; the hour is None unless it has one hour of one of `HOURLY_TABLES`."""
     found = pa.table(table.get_add_actions(flatten=True))
     for path, day, size in zip(
         *(found[name].to_pylist() for name in ("path", "partition.d", "size_bytes")), strict=True
@@ -86,10 +88,11 @@ def _files_of(table: DeltaTable) -> Iterator[tuple[str, str, str | None, int]]:
         yield path, day, f"{day}T{hour[1]}" if hour else None, size
 
 
-def _removed_hours(table: DeltaTable, hours: Collection[str]) -> Iterator[RemoveAction]:
-    days, now = {hour[:10] for hour in hours}, time.time_ns() // 1_000_000
+def _removed(table: DeltaTable, is_old: Callable[[str, str | None], bool]) -> Iterator[RemoveAction]:
+    """What removes the files of some days and hours from it."""
+    now = time.time_ns() // 1_000_000
     for path, day, hour, size in _files_of(table):
-        if hour in hours or (hour is None and day in days):
+        if is_old(day, hour):
             yield RemoveAction(path, True, now, size, {"d": day})
 
 
@@ -192,19 +195,19 @@ class Lake:
         if self.table("segments") is None:
             raise PipelineError(f"there is no lake at {self}. Give the place that `pipeline ingest` wrote.")
 
-    def files(self, table: str, days: Collection[str] | None = None, level: str | None = None) -> list[str]:
+    def files(self, table: str, days: Collection[str] | None = None, where: str = "") -> list[str]:
         """The paths or URLs of a table's data files.
 
         Args:
             table: its name.
             days: only of these days.
-            level: only of this level, for ``events``.
+            where: only those which may have rows for which this condition in SQL holds, by Delta's statistics.
         """
         found = self.table(table)
         if found is None or (days is not None and not days):
             return []
         wanted = [] if days is None else [f"d in ({', '.join(map(repr, sorted(days)))})"]
-        wanted += [] if level is None else [f"level = '{level}'"]
+        wanted += [where] if where else []
         with self.explained():
             uris = sorted(found.file_uris(file_pruning_predicate=" and ".join(wanted) or None))
         return uris if self.is_remote else [unquote(path) for path in uris]
@@ -298,9 +301,11 @@ class Lake:
         actions: list[AddAction | RemoveAction] = [file.as_action() for file in files]
         mode: Literal["append", "overwrite"] = "append" if days is None else "overwrite"
         replaced = [("d", "in", sorted(days))] if days is not None and partitions else None
+        old = {*(hours or ())}
+        old |= {hour[:10] for hour in old}
 
         def commit(delta: DeltaTable, properties: CommitProperties) -> None:
-            removed = [] if hours is None else _removed_hours(delta, hours)
+            removed = _removed(delta, lambda day, hour: (hour or day) in old) if old else ()
             delta.create_write_transaction(
                 [*actions, *removed], mode, schema, partitions, replaced, commit_properties=properties
             )
@@ -329,20 +334,35 @@ class Lake:
 
         return self.tried(table, attempt)
 
-    def write_rows(self, table: str, rows: pa.Table, batch: int) -> bool:
-        """Add rows, which have at least the table's columns in any order. Otherwise as `commit_files`.
+    def close_days(self, day: str, batch: int) -> bool:
+        """Refuse segments that were begun before a day from now on, and forget those from before its eve.
 
-        Columns that the table lacks, since an earlier release has made it, are added.
+        A segment may lie in the directory of the day after, so entries of the eve are still needed. ``batch`` is a
+        number of its own, which no plan can have. Otherwise as `commit_files`.
         """
+        schema, partitions = Schema.from_arrow(schema_of("segments")), partitions_of("segments")
+        eve = f"{date.fromisoformat(day) - timedelta(days=1)}"
+        closed = Transaction(_CLOSED, int(day.replace("-", "")))
+
+        def commit(delta: DeltaTable, properties: CommitProperties) -> None:
+            removed = _removed(delta, lambda begun, _: begun < eve)
+            delta.create_write_transaction([*removed], "append", schema, partitions, commit_properties=properties)
+
+        return self._commit("segments", batch, commit, closed)
+
+    def write_rows(self, table: str, rows: pa.Table, batch: int) -> bool:
+        """Add rows, which have at least the table's columns in any order. Otherwise as `commit_files`."""
         rows = rows.select(schema_of(table).names).cast(schema_of(table))
 
         def commit(delta: DeltaTable, properties: CommitProperties) -> None:
-            write_deltalake(delta, rows, mode="append", schema_mode="merge", commit_properties=properties)
+            write_deltalake(delta, rows, mode="append", commit_properties=properties)
 
         return self._commit(table, batch, commit)
 
-    def _commit(self, table: str, batch: int, commit: Callable[[DeltaTable, CommitProperties], None]) -> bool:
-        properties = CommitProperties(app_transactions=[Transaction(_APPLICATION, batch)])
+    def _commit(
+        self, table: str, batch: int, commit: Callable[[DeltaTable, CommitProperties], None], *more: Transaction
+    ) -> bool:
+        properties = CommitProperties(app_transactions=[Transaction(_APPLICATION, batch), *more])
 
         def attempt(delta: DeltaTable) -> bool:
             if last_batch(delta) >= batch:
@@ -360,7 +380,12 @@ class Lake:
         with self.explained():
             for _ in range(_ATTEMPTS):
                 try:
-                    return attempt(self.create(table))
+                    found = self.create(table)
+                    has = {column.name for column in found.schema().fields}
+                    columns = Schema.from_arrow(schema_of(table)).fields
+                    if lacking := [column for column in columns if column.name not in has]:
+                        found.alter.add_columns(lacking)  # an earlier release has made it
+                    return attempt(found)
                 except CommitFailedError:
                     time.sleep(random.random() / 20)  # noqa: S311 - so that two do not meet again and again
         raise PipelineError(f"other commands write into the table {table} of {self} all the time. Try again later.")
@@ -393,3 +418,9 @@ def last_batch(table: DeltaTable | None) -> int:
     """The number of the last batch that a snapshot of a table has; -1 for none."""
     found = None if table is None else table.transaction_version(_APPLICATION)
     return -1 if found is None else found
+
+
+def closed_before(segments: DeltaTable | None) -> str:
+    """The first day of which a lake takes in segments, by a snapshot of ``segments``; empty if it takes in all."""
+    found = None if segments is None else segments.transaction_version(_CLOSED)
+    return "" if found is None else f"{date.fromisoformat(str(found))}"

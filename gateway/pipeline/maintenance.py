@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -12,13 +13,15 @@ from io import StringIO
 from pathlib import Path
 from typing import Final, TextIO
 
+import pyarrow as pa
 from deltalake import DeltaTable, WriterProperties
 from deltalake.exceptions import CommitFailedError
 
+from gateway.errors import UsageError
 from gateway.journal.schema import VERSION
-from gateway.pipeline.lake import Lake, last_batch, location
+from gateway.pipeline.check_lines import SUMS
+from gateway.pipeline.lake import Lake, closed_before, last_batch, location
 from gateway.pipeline.lake_sql import Snapshot
-from gateway.pipeline.line_numbers import SUMS
 from gateway.pipeline.stored_segments import remove_empty_days, stored_segments
 from gateway.pipeline.table_schemas import BATCH_TABLES, COLUMNS, COMPUTED_TABLES
 
@@ -26,12 +29,17 @@ KEEP_HOURS: Final = 168
 """How long a file stays that no table names: readers of older snapshots, and ingests under way, may need it."""
 
 _ZSTD: Final = WriterProperties(compression="ZSTD", compression_level=3)
-_NOTHING: Final = {"numFilesRemoved": 0, "numFilesAdded": 0}
+_SIZES: Final = ((True, 128 << 20), (False, 16 << 20))
+"""Whether a day is over, and from which size on its files are not merged: today's are not written again and again."""
+_LEAST_SEGMENTS_DAYS: Final = 8
+"""The report looks for nodes that are silent in the segments of the last week."""
 _DAY: Final = 86_400
 
 
-def compact(lake: Lake, out: TextIO, *, quiet: bool = False) -> None:
-    """Merge the small files of each partition, and remove files that no table has named for a week.
+def compact(lake: Lake, out: TextIO, *, quiet: bool = False, now: datetime | None = None) -> None:
+    """Merge the small files of partitions with several, and remove files that no table has named for a week.
+
+    Each partition is a commit of its own. On days that are not over by ``now`` only small files are merged.
 
     Computed tables are not merged: they grow by no files, and a merge while an ingest replaces a day would double it.
 
@@ -45,15 +53,28 @@ def compact(lake: Lake, out: TextIO, *, quiet: bool = False) -> None:
         table = lake.table(name)
         if table is None:
             continue
-        merged = _NOTHING
-        if name not in COMPUTED_TABLES:
-            merged = lake.tried(name, lambda found: found.optimize.compact(writer_properties=_ZSTD))
+        merged, into = (0, 0) if name in COMPUTED_TABLES else _merged(lake, name, now or datetime.now(UTC))
         removed = 0 if lake.unfinished() else _vacuumed(lake, name)
-        print(
-            f"{name}: merged {merged['numFilesRemoved']:,} files into {merged['numFilesAdded']:,}, "
-            f"removed {removed:,} old files",
-            file=out,
+        print(f"{name}: merged {merged:,} files into {into:,}, removed {removed:,} old files", file=out)
+
+
+def _merged(lake: Lake, table: str, now: datetime) -> tuple[int, int]:
+    """Merge small files; returns how many there were, and how many there are in place of them."""
+    eve = f"{now - timedelta(days=1):%Y-%m-%d}"  # a gateway writes lines of yesterday until its segment is full
+
+    def attempt(found: DeltaTable, is_over: bool, size: int) -> Mapping[str, int]:
+        partitions = Counter(
+            tuple(file["partition"].values())
+            for file in pa.table(found.get_add_actions()).to_pylist()
+            if file["size_bytes"] < size and (file["partition"]["d"] < eve) is is_over
         )
+        days = sorted({day for (day, *_), small in partitions.items() if small > 1})
+        if not days:
+            return {"numFilesRemoved": 0, "numFilesAdded": 0}
+        return found.optimize.compact([("d", "in", days)], size, min_commit_interval=0, writer_properties=_ZSTD)
+
+    done = [lake.tried(table, partial(attempt, is_over=is_over, size=size)) for is_over, size in _SIZES]
+    return sum(each["numFilesRemoved"] for each in done), sum(each["numFilesAdded"] for each in done)
 
 
 def _vacuumed(lake: Lake, table: str) -> int:
@@ -154,6 +175,35 @@ def _collect_events(lake: Lake, first_kept: str, progress: TextIO, warnings: Tex
             print(f"events of {day}: deleted {rows:,} rows", file=progress)
 
 
+def forget_segments(
+    lake: Lake, journals: Sequence[Path | str], segments_days: float, out: TextIO, *, quiet: bool = False
+) -> None:
+    """Forget which segments were begun more than so many days ago, and let ingests refuse all segments of these days.
+
+    Days of which the journals still have segments are kept, and everything while a batch with such segments is not in
+    all tables. Raises UsageError for less than eight days, and PipelineError.
+    """
+    if segments_days < _LEAST_SEGMENTS_DAYS:
+        raise UsageError(
+            f"--segments-days must be at least {_LEAST_SEGMENTS_DAYS}: the report looks for silent nodes in them."
+        )
+    lake.must_exist()
+    listed_days = [each.day for journal in journals for each in stored_segments(journal)]
+    day = min([f"{datetime.now(UTC) - timedelta(days=segments_days):%Y-%m-%d}", *listed_days])
+    while True:
+        number = lake.last_batch("segments") + 1  # first, so that a plan that comes meanwhile makes this one fail
+        snapshot = lake.snapshot()
+        before = closed_before(snapshot.tables["segments"])
+        query = f"select count(*) n from segments where d < '{day}' and batch > {_last_whole_batch(snapshot)}"  # noqa: S608
+        if day <= before or snapshot.sql(query)["n"][0].as_py():
+            said = f"nothing new to forget{f', days before {before} are closed' * bool(before)}"
+            break
+        if lake.close_days(day, number):
+            said = f"days before {day} are closed: ingests refuse their segments from now on"
+            break
+    print(f"segments: {said}", file=StringIO() if quiet else out)
+
+
 def collect_messages(lake: Lake, messages_days: float, out: TextIO, *, quiet: bool = False) -> None:
     """Delete messages that were archived more than so many days ago, by whole days. Raises PipelineError."""
     lake.must_exist()
@@ -189,5 +239,9 @@ def _delete_events(lake: Lake, day: str) -> int | None:
 
 def _is_needed(snapshot: Snapshot, day: str) -> bool:
     """Whether a batch with lines of a day is not in all tables yet."""
-    has = min(last_batch(snapshot.tables[table]) for table in (*COMPUTED_TABLES, *BATCH_TABLES))
-    return any(row["d"] == day for row in snapshot.rows(f"select unnest(days) d from segments where batch > {has}"))  # noqa: S608
+    query = f"select unnest(days) d from segments where batch > {_last_whole_batch(snapshot)}"  # noqa: S608
+    return any(row["d"] == day for row in snapshot.rows(query))
+
+
+def _last_whole_batch(snapshot: Snapshot) -> int:
+    return min(last_batch(snapshot.tables[table]) for table in (*COMPUTED_TABLES, *BATCH_TABLES))

@@ -1,4 +1,4 @@
-"""What a run prints: a line at the start, one for each batch, and a summary; and the signals that end it in order."""
+"""What a run and a check print, and the signals that end a run in order."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Final, TextIO
 
-from gateway.pipeline.check_output import first_few
-
 if TYPE_CHECKING:
     from gateway.pipeline.batches import IngestedBatch
 
@@ -20,6 +18,7 @@ _CLOCKS_DIFFER: Final = 300.0
 """Seconds by which a line may be ahead without a word."""
 _LONGEST_SLEEP: Final = 1.0
 """Seconds. Python continues a sleep after a signal."""
+_MOST_NAMED: Final = 5
 
 
 class Progress:
@@ -85,6 +84,39 @@ class Progress:
         print(f"stomp-gateway: {sentence}", file=self._errors, flush=True)
 
 
+class CheckOutput:
+    """Prints what was found; if `quiet`, only what is wrong."""
+
+    def __init__(self, out: TextIO, *, quiet: bool) -> None:
+        self._out = out
+        self._quiet = quiet
+        self._wrong = 0
+
+    def ok(self, text: str) -> None:
+        """Something is as it should be."""
+        if not self._quiet:
+            print(f"ok       {text}", file=self._out)
+
+    def note(self, text: str, advice: str) -> None:
+        """Something is worth knowing, and does not make the lake incomplete."""
+        if not self._quiet:
+            print(f"note     {text}\n         {advice}", file=self._out)
+
+    def wrong(self, text: str, advice: str) -> None:
+        """Something makes the lake incomplete."""
+        self._wrong += 1
+        print(f"WRONG    {text}\n         {advice}", file=self._out)
+
+    def verdict(self) -> bool:
+        """Print the last line, and return whether the lake is complete."""
+        things = "thing is" if self._wrong == 1 else "things are"
+        if self._wrong:
+            print(f"not complete: {self._wrong} {things} wrong", file=self._out)
+        elif not self._quiet:
+            print("complete", file=self._out)
+        return not self._wrong
+
+
 class EndingSignals:
     """SIGINT and SIGTERM, which end a run after the batch under way; a second Ctrl-C ends it at once.
 
@@ -120,6 +152,12 @@ class EndingSignals:
         until = time.monotonic() + seconds
         while self.number is None and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, _LONGEST_SLEEP))
+
+
+def first_few(texts: Sequence[str]) -> str:
+    """The first of some texts, and how many more there are."""
+    rest = f" and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""
+    return ", ".join(texts[:_MOST_NAMED]) + rest
 
 
 def _counted(count: int, what: str) -> str:

@@ -52,10 +52,10 @@ def to_read(url: str) -> str:
 
 
 def read_table(
-    spark: SparkSession, lake: Lake, table: str, days: Collection[str] | None = None, level: str | None = None
+    spark: SparkSession, lake: Lake, table: str, days: Collection[str] | None = None, where: str = ""
 ) -> DataFrame:
-    """The newest snapshot of a table; if wanted, only of some days, or of one level of ``events``."""
-    files = lake.files(table, days, level)
+    """The newest snapshot of a table; if wanted, only of the files that `Lake.files` finds."""
+    files = lake.files(table, days, where)
     if not files:
         return spark.createDataFrame([], COLUMNS[table])
     rows = spark.read.schema(COLUMNS[table]).parquet(*map(to_read, files))
@@ -70,7 +70,7 @@ def write_files(rows: DataFrame, lake: Lake, table: str, directory: str) -> None
     A file of one of `HOURLY_TABLES` has rows of one hour.
     """
     plain = {f"parquet.enable.dictionary#{column}": "false" for column in _HIGH_CARDINALITY.get(table, ())}
-    time = "ts10" if table == "traffic_10s" else "hour"
+    time = {"traffic_10s": "ts10", "sessions": "started"}.get(table, "hour")
     by_hour = {"h": F.date_format(time, "HH")} if table in HOURLY_TABLES else {}
     rows = rows.select(*schema_of(table).names).withColumns(by_hour)
     writer = rows.write.option("compression", "zstd").options(**plain).partitionBy(*partitions_of(table), *by_hour)

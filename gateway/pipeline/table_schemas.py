@@ -43,13 +43,15 @@ BATCH_TABLES: Final = {
 SEGMENTS: Final = (
     "name string, impl string, node string, boot string, first bigint, last bigint, lines bigint, bad bigint, "
     "bytes bigint, newest timestamp, days array<string>, hours array<string>, session_days array<string>, "
+    "session_hours array<string>, "
     "batch bigint, directory string, rollup_rows bigint, ingested timestamp, d string"
 )
 """The table of ingested segments: the plan of every batch, and the record of what is in the lake.
 
-``days`` and ``hours``, such as 2026-11-21T05, are those of the segment's events, ``session_days`` those on which the
-sessions in it began, ``d`` the day on which it was begun. ``directory`` is where the batch's files are, in each of
-`BATCH_TABLES`; ``rollup_rows`` is how many rows of ``rollup_10s`` they have. Earlier releases wrote no ``hours``.
+``days`` and ``hours``, such as 2026-11-21T05, are those of the segment's events, ``session_days`` and
+``session_hours`` those in which the sessions in it began, ``d`` the day on which it was begun. ``directory`` is where
+the batch's files are, in each of `BATCH_TABLES`; ``rollup_rows`` is how many rows of ``rollup_10s`` they have. Earlier
+releases wrote no hours.
 """
 
 SEGMENTS_ASIDE: Final = (
@@ -72,8 +74,8 @@ computed again from events.
 
 COMPUTED_TABLES: Final = {
     "boots": (
-        "node string, impl string, boot string, gateway_version string, first_ts timestamp, last_ts timestamp, "
-        "closed boolean, lines bigint, dropped bigint, d string"
+        "hour timestamp, node string, impl string, boot string, gateway_version string, first_ts timestamp, "
+        "last_ts timestamp, closed boolean, lines bigint, dropped bigint, d string"
     ),
     "sessions": (
         "node string, impl string, boot string, session bigint, vhost string, login string, peer string, tls boolean, "
@@ -104,15 +106,15 @@ COMPUTED_TABLES: Final = {
         "receiver string, sub_name string, messages double, bytes double, p50_us bigint, p99_us bigint, d string"
     ),
     "unacked_hotspots": (
-        "impl string, vhost string, login string, destination string, deliveries bigint, acked bigint, nacked bigint, "
-        "unacked bigint, unacked_pct double, p99_ack_us bigint, redelivered_pct double, d string"
+        "hour timestamp, impl string, vhost string, login string, destination string, deliveries bigint, acked bigint, "
+        "nacked bigint, unacked bigint, unacked_pct double, p99_ack_us bigint, redelivered_pct double, d string"
     ),
     "features_used": (
-        "impl string, vhost string, login string, version string, feature string, sessions bigint, "
+        "hour timestamp, impl string, vhost string, login string, version string, feature string, sessions bigint, "
         "first_seen timestamp, last_seen timestamp, d string"
     ),
     "durable_days": (
-        "vhost string, login string, sub_name string, destination string, first_seen timestamp, "
+        "hour timestamp, vhost string, login string, sub_name string, destination string, first_seen timestamp, "
         "last_connected timestamp, last_delivery timestamp, last_ack timestamp, deliveries bigint, acks bigint, "
         "last_sub timestamp, last_sub_boot string, last_unsub timestamp, last_unsub_code string, d string"
     ),
@@ -122,12 +124,18 @@ COMPUTED_TABLES: Final = {
         "connected boolean, days_idle double, verdict string"
     ),
 }
-"""Tables that are computed from `BATCH_TABLES`, day by day; ``durable_subs`` as a whole."""
+"""Tables that are computed from `BATCH_TABLES`; ``durable_subs`` as a whole."""
 
-HOURLY_TABLES: Final = ("traffic_10s", "dest_hour", "latency_hour", "errors_hour", "redeliveries_hour", "flows_hour")
+TABLES_OF_EVENTS: Final = ("boots", "features_used", "durable_days")
+"""Computed tables that need the rows of ``events``, which `pipeline gc` may delete."""
+
+HOURLY_TABLES: Final = (
+    "sessions", "traffic_10s", "dest_hour", "latency_hour", "errors_hour", "redeliveries_hour", "flows_hour",
+    "unacked_hotspots", *TABLES_OF_EVENTS,
+)  # fmt: skip
 """Computed tables of which single hours are replaced: each of their files has rows of one hour, which its path names.
 
-A file of an earlier release has a whole day.
+A file of an earlier release has a whole day, and no ``hour`` in some tables.
 """
 
 STREAM_MESSAGE: Final = (

@@ -7,7 +7,7 @@ DataFrames. Sums are rounded at the end, half away from zero, and limited to 2^5
 {{ whole("sum(double(" ~ column ~ ")) filter (where event = '" ~ event ~ "'" ~ (" and code = '" ~ code ~ "'" if code) ~ ")") }}
 {%- endmacro %}
 {% macro percent(part, of) %}if({{ of }} > 0, {{ part }} * 100d / {{ of }}, null){% endmacro %}
-{% macro hour() %}timestamp_micros(unix_micros(ts10) div 3600000000 * 3600000000){% endmacro %}
+{% macro hour(time="ts10") %}timestamp_micros(unix_micros({{ time }}) div 3600000000 * 3600000000){% endmacro %}
 
 {# The buckets of gateway.journal.histogram, as in batches.sql #}
 {% macro lowest_of(bucket) %}
@@ -15,7 +15,7 @@ if({{ bucket }} < 16, bigint({{ bucket }}), shiftleft(bigint(16 + ({{ bucket }} 
 {%- endmacro %}
 {% macro highest_of(bucket) %}({{ lowest_of("(" ~ bucket ~ " + 1)") }} - 1){% endmacro %}
 
-{# Tables of traffic, for any number of days at once #}
+{# Tables of traffic, for any number of hours at once #}
 
 {# The roll-up by hour, and without node and sub_name: what the other tables of traffic are made of #}
 {% macro hours() %}
@@ -116,9 +116,9 @@ select {{ place }}, sender, destination, null, null, null, sent, sent_bytes, nul
 from sent s left anti join paired g on {{ same }} and g.destination = s.destination
 {% endmacro %}
 
-{# Deliveries of the whole day that had to be acknowledged, and how many were #}
+{# Deliveries that had to be acknowledged, and how many were: below 0 if those of an hour before were, too #}
 {% macro unacked_hotspots() %}
-{% set keys = "d, impl, vhost, login, destination" %}
+{% set keys = "d, hour, impl, vhost, login, destination" %}
 with wanted as (
     select {{ keys }}, event, code, bucket, sum(n) n, if(event = 'ack' and bucket is not null, sum(n), 0d) timed
     from {hours} where ack_mode in ('client', 'client-individual') and event in ('deliver', 'ack', 'nack')
@@ -127,18 +127,17 @@ counted as (
     select {{ keys }}, {{ sum_of("deliver") }} deliveries, {{ sum_of("ack") }} acked, {{ sum_of("nack") }} nacked,
         {{ sum_of("deliver", "redelivered") }} redelivered, {{ percentile(0.99) }} p99_ack_us
     from ({{ ranked("wanted", keys) }}) group by {{ keys }}),
-unacked as (select *, greatest(deliveries - acked - nacked, 0) unacked from counted)
-select *, {{ percent("unacked", "deliveries") }} unacked_pct, {{ percent("redelivered", "deliveries") }} redelivered_pct
+unacked as (select *, deliveries - acked - nacked unacked from counted)
+select *, {{ percent("greatest(unacked, 0)", "deliveries") }} unacked_pct, {{ percent("redelivered", "deliveries") }} redelivered_pct
 from unacked
 {% endmacro %}
 
-{# Tables of boots, sessions, features and durable subscriptions, from events at level session #}
+{# Tables of boots, sessions, features and durable subscriptions, from events #}
 
-{# `lines` is computed from the numbers, and so counts lines at level message too, which are not read here. #}
 {% macro boots() %}
-select d, node, impl, boot, max(gateway_version) gateway_version, min(ts) first_ts, max(ts) last_ts,
+select d, {{ hour("ts") }} hour, node, impl, boot, max(gateway_version) gateway_version, min(ts) first_ts, max(ts) last_ts,
     max(event = 'close') closed, max(seq) - min(seq) + 1 lines, {{ sum_of("dropped") }} dropped
-from {events} group by all
+from {lines} group by all
 {% endmacro %}
 
 {# Rows of the table that are known, with what some segments say besides. Either may have only a session's beginning or its
@@ -170,22 +169,22 @@ from {known} known full join found using (boot, session)
 {% endmacro %}
 
 {% macro features_used() %}
-select d, impl, vhost, login, version, code feature, count(distinct boot, session) sessions, min(ts) first_seen,
+select d, {{ hour("ts") }} hour, impl, vhost, login, version, code feature, count(distinct boot, session) sessions, min(ts) first_seen,
     max(ts) last_seen
 from {events} where event = 'feature' group by all
 {% endmacro %}
 
-{# The durable subscriptions in the events of each day. Times come from events at level session; those of messages, from the
+{# The durable subscriptions in the events of each hour. Times come from events at level session; those of messages, from the
 roll-up, are exact to 10 seconds only. The time of a line counts, unless messages were counted in earlier 10 seconds. #}
 {% set subscription = "vhost, login, sub_name, destination" %}
 {% macro last(event) %}max(line) filter (where line.event = '{{ event }}'){% endmacro %}
 {% macro durable_days() %}
 with found as (
-    select d, {{ subscription }}, event, ts10, n, null ts, null line from {rollup} where sub_name is not null
-    union all select d, {{ subscription }}, null, null, null, ts, struct(ts, seq, boot, event, code) from {events}
-    where sub_name is not null),
+    select d, {{ hour() }} hour, {{ subscription }}, event, ts10, n, null ts, null line from {rollup} where sub_name is not null
+    union all select d, {{ hour("ts") }}, {{ subscription }}, null, null, null, ts, struct(ts, seq, boot, event, code)
+    from {events} where sub_name is not null),
 summed as (
-    select d, {{ subscription }},
+    select d, hour, {{ subscription }},
         if(min(ts) < min(ts10) + interval 10 seconds, min(ts), coalesce(min(ts10), min(ts))) first_seen,
         greatest(max(ts), max(ts10)) last_connected, max(ts10) filter (where event = 'deliver') last_delivery,
         max(ts10) filter (where event in ('ack', 'nack')) last_ack, {{ sum_of("deliver") }} deliveries,

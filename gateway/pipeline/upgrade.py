@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from gateway.errors import PipelineError
 from gateway.journal.schema import EVENT_WORDS
 from gateway.journal.segments import SegmentName
+from gateway.pipeline.check_lines import count, sums_of_range, wrapped
 from gateway.pipeline.lake import OLD_MANIFESTS, Lake
-from gateway.pipeline.line_numbers import count, sums_of_range, wrapped
 from gateway.pipeline.table_schemas import schema_of
 
 Row = dict[str, Any]

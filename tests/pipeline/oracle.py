@@ -218,22 +218,21 @@ from sent s where not exists (
 
 create table unacked_hotspots as
 with acks as (
-    select d, impl, vhost, login, destination, bucket, sum(n) as n from rollup_10s
+    select d, hour, impl, vhost, login, destination, bucket, sum(n) as n from by_hour
     where event = 'ack' and bucket is not null and ack_mode in ('client', 'client-individual') group by all),
 found as (
-    select d, impl, vhost, login, destination, whole(sum(n) filter (event = 'deliver')) as deliveries,
+    select d, hour, impl, vhost, login, destination, whole(sum(n) filter (event = 'deliver')) as deliveries,
         whole(sum(n) filter (event = 'ack')) as acked, whole(sum(n) filter (event = 'nack')) as nacked,
         whole(sum(n) filter (event = 'deliver' and code = 'redelivered')) as again
-    from rollup_10s where ack_mode in ('client', 'client-individual') and event in ('deliver', 'ack', 'nack') group by all)
-select d, impl, vhost, login, destination, deliveries, acked, nacked,
-    greatest(0, deliveries - acked - nacked) as unacked,
+    from by_hour where ack_mode in ('client', 'client-individual') and event in ('deliver', 'ack', 'nack') group by all)
+select d, hour, impl, vhost, login, destination, deliveries, acked, nacked, deliveries - acked - nacked as unacked,
     case when deliveries > 0 then 100.0::double * greatest(0, deliveries - acked - nacked) / deliveries end as unacked_pct,
-    (select upper_end(min(a.bucket)) from acks a where (a.d, a.impl) = (f.d, f.impl) and a.vhost is not distinct from f.vhost
+    (select upper_end(min(a.bucket)) from acks a where (a.d, a.hour, a.impl) = (f.d, f.hour, f.impl) and a.vhost is not distinct from f.vhost
         and a.login is not distinct from f.login and a.destination is not distinct from f.destination
-        and (select sum(x.n) from acks x where (x.d, x.impl) = (a.d, a.impl) and x.vhost is not distinct from a.vhost
+        and (select sum(x.n) from acks x where (x.d, x.hour, x.impl) = (a.d, a.hour, a.impl) and x.vhost is not distinct from a.vhost
                 and x.login is not distinct from a.login and x.destination is not distinct from a.destination
                 and x.bucket <= a.bucket)
-            >= rank(0.99, (select sum(y.n) from acks y where (y.d, y.impl) = (a.d, a.impl)
+            >= rank(0.99, (select sum(y.n) from acks y where (y.d, y.hour, y.impl) = (a.d, a.hour, a.impl)
                 and y.vhost is not distinct from a.vhost and y.login is not distinct from a.login
                 and y.destination is not distinct from a.destination))) as p99_ack_us,
     case when deliveries > 0 then 100.0::double * again / deliveries end as redelivered_pct
@@ -242,10 +241,10 @@ from found f;
 
 _SESSIONS = r"""
 create table boots as
-select d, node, impl, boot, max(gateway_version) as gateway_version, min(ts) as first_ts, max(ts) as last_ts,
+select d, ts - ts % 3600000000 as hour, node, impl, boot, max(gateway_version) as gateway_version, min(ts) as first_ts, max(ts) as last_ts,
     count(*) filter (event = 'close') > 0 as closed, max(seq) - min(seq) + 1 as lines,
     coalesce(sum(n) filter (event = 'dropped'), 0)::bigint as dropped
-from events where level = 'session' group by d, node, impl, boot;
+from events group by all;
 
 create table sessions as
 with begun as (select * from events where event = 'connect'), ended as (select * from events where event = 'end')
@@ -259,7 +258,7 @@ select strftime(make_timestamp(coalesce(c.ts, e.ts - e.totals['us'])), '%Y-%m-%d
 from begun c full join ended e on c.boot = e.boot and c.session = e.session;
 
 create table features_used as
-select d, impl, vhost, login, version, code as feature,
+select d, ts - ts % 3600000000 as hour, impl, vhost, login, version, code as feature,
     count(distinct boot || '/' || session) as sessions, min(ts) as first_seen, max(ts) as last_seen
 from events where event = 'feature' group by all;
 """
@@ -267,36 +266,36 @@ from events where event = 'feature' group by all;
 _DURABLE = r"""
 create table durable_days as
 with seen as (
-    select d, vhost, login, sub_name, destination, event, code, boot, seq, ts as t, level = 'session' as exact
+    select d, ts - ts % 3600000000 as hour, vhost, login, sub_name, destination, event, code, boot, seq, ts as t, level = 'session' as exact
     from events where sub_name is not null),
 times as (
     -- What only a message tells is known to 10 seconds.
-    select d, vhost, login, sub_name, destination, min(if(exact, t, null)) as first_exact, max(if(exact, t, null)) as last_exact,
+    select d, hour, vhost, login, sub_name, destination, min(if(exact, t, null)) as first_exact, max(if(exact, t, null)) as last_exact,
         min(if(exact, null, t - t % 10000000)) as first_slot,
         max(if(exact, null, t - t % 10000000)) as last_slot
     from seen group by all),
 traffic as (
-    select d, vhost, login, sub_name, destination, max(ts10) filter (event = 'deliver') as last_delivery,
+    select d, ts10 - ts10 % 3600000000 as hour, vhost, login, sub_name, destination, max(ts10) filter (event = 'deliver') as last_delivery,
         max(ts10) filter (event in ('ack', 'nack')) as last_ack, whole(sum(n) filter (event = 'deliver')) as deliveries,
         whole(sum(n) filter (event = 'ack')) as acks
     from rollup_10s where sub_name is not null group by all),
 subs as (
-    select d, vhost, login, sub_name, destination, arg_max(t, (t, seq, boot)) as t, arg_max(boot, (t, seq, boot)) as boot
+    select d, hour, vhost, login, sub_name, destination, arg_max(t, (t, seq, boot)) as t, arg_max(boot, (t, seq, boot)) as boot
     from seen where event = 'subscribe' group by all),
 unsubs as (
-    select d, vhost, login, sub_name, destination, arg_max(t, (t, seq, boot)) as t, arg_max(code, (t, seq, boot)) as code
+    select d, hour, vhost, login, sub_name, destination, arg_max(t, (t, seq, boot)) as t, arg_max(code, (t, seq, boot)) as code
     from seen where event = 'unsubscribe' group by all)
-select t.d, t.vhost, t.login, t.sub_name, t.destination,
+select t.d, t.hour, t.vhost, t.login, t.sub_name, t.destination,
     case when first_slot is null or first_exact - first_exact % 10000000 <= first_slot then first_exact else first_slot
         end as first_seen,
     greatest(last_exact, last_slot) as last_connected, last_delivery, last_ack, coalesce(deliveries, 0) as deliveries,
     coalesce(acks, 0) as acks, s.t as last_sub, s.boot as last_sub_boot, u.t as last_unsub, u.code as last_unsub_code
 from times t
-left join traffic r on (r.d, r.sub_name) = (t.d, t.sub_name) and r.vhost is not distinct from t.vhost
+left join traffic r on (r.d, r.hour, r.sub_name) = (t.d, t.hour, t.sub_name) and r.vhost is not distinct from t.vhost
     and r.login is not distinct from t.login and r.destination is not distinct from t.destination
-left join subs s on (s.d, s.sub_name) = (t.d, t.sub_name) and s.vhost is not distinct from t.vhost
+left join subs s on (s.d, s.hour, s.sub_name) = (t.d, t.hour, t.sub_name) and s.vhost is not distinct from t.vhost
     and s.login is not distinct from t.login and s.destination is not distinct from t.destination
-left join unsubs u on (u.d, u.sub_name) = (t.d, t.sub_name) and u.vhost is not distinct from t.vhost
+left join unsubs u on (u.d, u.hour, u.sub_name) = (t.d, t.hour, t.sub_name) and u.vhost is not distinct from t.vhost
     and u.login is not distinct from t.login and u.destination is not distinct from t.destination;
 
 create table durable_subs as

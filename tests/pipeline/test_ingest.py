@@ -186,6 +186,27 @@ def test_an_ingest_of_another_journal_repeats_no_work(
     assert_every_line_once(tmp_path, one, other)
 
 
+@pytest.mark.usefixtures("no_tables")
+def test_a_batch_whose_days_are_closed_meanwhile_is_given_up(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ingest that has written its batch cannot know any more whether the lake has forgotten these segments."""
+    JournalMaker(tmp_path / "journal", seed=1).write(50)
+    really: Callable[..., bool] = Lake.write_rows
+
+    def write_rows(lake: Lake, table: str, rows: pa.Table, number: int) -> bool:
+        assert lake.close_days("2026-11-23", number)
+        return really(lake, table, rows, number)
+
+    monkeypatch.setattr(Lake, "write_rows", write_rows)
+    run(spark, tmp_path)
+    assert Lake(tmp_path / "lake").sql("select * from segments").num_rows == 0
+    monkeypatch.undo()
+    code, _, errors = run(spark, tmp_path)
+    assert code is ExitCode.FAILURE
+    assert "of days before 2026-11-23 left unread" in errors
+
+
 FAULTS: dict[str, Callable[[list[str]], list[str]]] = {
     "a line is gone": lambda lines: lines[:5] + lines[6:],
     "the first line is gone": lambda lines: lines[1:],
@@ -260,6 +281,7 @@ def test_what_the_plan_says_of_a_segment(spark: SparkSession, tmp_path: Path) ->
         "name": path.name, "impl": "gateway", "node": "node1", "boot": "00000000000000aa", "first": 7, "last": 10,
         "lines": 4, "bad": 1, "bytes": path.stat().st_size, "batch": 0, "d": "2026-11-21",
         "days": ["2026-11-21", "2026-11-22"], "session_days": ["2026-11-19", "2026-11-20"],
+        "session_hours": ["2026-11-19T23", "2026-11-20T00"],
     }  # fmt: skip
     assert {name: row[name] for name in expected} == expected
     assert isinstance(row["newest"], datetime)

@@ -7,6 +7,8 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,11 +16,14 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.table import TableOptimizer
 
-from gateway.errors import PipelineError
+from gateway.errors import ExitCode, PipelineError, UsageError
 from gateway.journal.segments import mark_of
 from gateway.pipeline.check import check
-from gateway.pipeline.lake import DataFile, Lake
-from gateway.pipeline.maintenance import collect, compact
+from gateway.pipeline.ingest import IngestOptions, ingest
+from gateway.pipeline.lake import DataFile, Lake, closed_before
+from gateway.pipeline.maintenance import collect, compact, forget_segments
+from gateway.pipeline.progress import Progress
+from gateway.pipeline.spark_session import SparkOptions
 from gateway.pipeline.table_schemas import BATCH_TABLES
 from tests.support.journals import DAY, SECOND, START, JournalMaker
 from tests.support.lakes import LakeMaker
@@ -106,6 +111,24 @@ def test_compact_merges_files_and_keeps_rows(old: Old) -> None:
     assert "events: merged 6 files into 2, removed 0 old files" in out.getvalue()
 
 
+def test_compact_leaves_what_is_large_enough_and_more_so_today(old: Old, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was merged on a day that is not over is not merged again with each new file."""
+    at_noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    old.maker.ingest(JournalMaker(old.journal, seed=6, node="busy", span=DAY // 2).write(1500).segments)
+    compact(old.lake, io.StringIO(), now=at_noon)
+    (merged,) = old.lake.files("rollup_10s", [SECOND_DAY])
+    enough = Path(merged).stat().st_size
+    monkeypatch.setattr("gateway.pipeline.maintenance._SIZES", ((True, 1 << 27), (False, enough)))
+    for seed in (7, 8):
+        old.maker.ingest(JournalMaker(old.journal, seed=seed, node=f"n{seed}").write(10).segments)
+    compact(old.lake, io.StringIO(), now=at_noon)
+    left = old.lake.files("rollup_10s", [SECOND_DAY])
+    assert merged in left
+    assert len(left) == 2
+    compact(old.lake, io.StringIO(), now=at_noon + timedelta(days=2))
+    assert len(old.lake.files("rollup_10s", [SECOND_DAY])) == 1
+
+
 def test_compact_removes_what_no_table_has_named_for_a_week(old: Old) -> None:
     events = Path(old.lake.table_url("events"))
     replaced = old.lake.files("events")
@@ -150,11 +173,11 @@ def test_compact_beside_an_ingest_that_adds_and_replaces(old: Old, monkeypatch: 
     really: Commit = TableOptimizer.compact
     seen: list[str] = []
 
-    def compact_later(optimizer: TableOptimizer, **options: object) -> object:
+    def compact_later(optimizer: TableOptimizer, *given: object, **options: object) -> object:
         seen.append(optimizer.table.table_uri.rstrip("/").rpartition("/")[2])
         if seen == ["events"]:
             old.maker.ingest([old.late])
-        return really(optimizer, **options)
+        return really(optimizer, *given, **options)
 
     monkeypatch.setattr(TableOptimizer, "compact", compact_later)
     compact(old.lake, io.StringIO())
@@ -270,6 +293,85 @@ def test_late_lines_of_a_deleted_day_count_too(old: Old, keep_second_day: float)
     old.collect(events_days=keep_second_day)
     assert old.lake.days("events") == [SECOND_DAY]
     assert "ok       2 of 2 boots have all their numbers" in old.check()
+
+
+class Forgetful:
+    """A lake that was made of the days 19 to 21, of which the journal still has the last: it forgets what it can."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.journal, self.maker = root, root / "journal", LakeMaker(root / "lake")
+        self.lake: Lake = self.maker.lake
+        self.made = JournalMaker(self.journal, seed=1, start=START - 2 * DAY, span=4 * DAY).write(400, per_segment=50)
+        self.maker.ingest(self.made.segments)
+        self.forget()
+        assert len(self.days()) == 3  # the journal still has them
+        for day in sorted(self.journal.iterdir())[:-1]:
+            day.rename(root / day.name)
+        self.forget()
+
+    def forget(self) -> None:
+        forget_segments(self.lake, [self.journal], 0, io.StringIO())
+
+    def days(self) -> list[str]:
+        return [str(row["d"]) for row in self.lake.sql("select distinct d from segments order by d").to_pylist()]
+
+    def put_back(self, day: str, into: str) -> Path:
+        """Put a segment of a day back into the journal, in the directory of a day."""
+        path = next((self.root / f"d={day}").iterdir())
+        (self.journal / f"d={into}").mkdir(exist_ok=True)
+        return Path(shutil.copy(path, self.journal / f"d={into}"))
+
+    def ingest(self) -> tuple[ExitCode, str]:
+        """Exit code and warnings of an ingest, which would fail if it had to start Spark."""
+        errors = io.StringIO()
+        options = IngestOptions([str(self.journal)], self.lake.url, spark=SparkOptions("no such master"))
+        return ingest(options, Progress(io.StringIO(), errors=errors)), errors.getvalue()
+
+    def check(self) -> tuple[bool, str]:
+        out = io.StringIO()
+        return check(self.lake, [self.journal], out), out.getvalue()
+
+
+@pytest.fixture
+def forgetful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Forgetful:
+    monkeypatch.setattr("gateway.pipeline.maintenance._LEAST_SEGMENTS_DAYS", 0)
+    return Forgetful(tmp_path)
+
+
+def test_a_segment_that_the_lake_has_forgotten_is_refused(forgetful: Forgetful) -> None:
+    """Entries end, and yet nothing is read twice: days of which entries may be gone are closed."""
+    assert forgetful.days() == [FIRST, SECOND_DAY]
+    assert forgetful.ingest() == (ExitCode.OK, "")
+    assert forgetful.check()[0]
+    forgetful.put_back(FIRST, into=SECOND_DAY)  # as a gateway over midnight: still known
+    assert forgetful.ingest() == (ExitCode.OK, "")
+    late = forgetful.put_back("2026-11-19", into="2026-11-19")
+    code, warnings = forgetful.ingest()
+    assert code is ExitCode.FAILURE
+    assert f"1 segment of days before {SECOND_DAY} left unread: {late.name}. The lake has forgotten" in warnings
+    complete, text = forgetful.check()
+    assert not complete
+    assert f"1 segments are of days that the lake has closed: {late.name}" in text
+
+
+def test_a_plan_that_comes_while_the_lake_forgets_counts_too(
+    forgetful: Forgetful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an ingest has just planned, and not in all tables, is not forgotten."""
+    for day in sorted(forgetful.journal.iterdir()):
+        shutil.rmtree(day)
+    late = JournalMaker(forgetful.root / "late", seed=9, node="late", start=START).write(50).segments
+    forgetful.maker.batch = forgetful.lake.last_batch("segments") + 1
+    made = partial(forgetful.maker.ingest, late, until=["segments"])
+    _before(monkeypatch, "create_write_transaction", DeltaTable, made)
+    forgetful.forget()
+    assert closed_before(forgetful.lake.table("segments")) == SECOND_DAY
+    assert forgetful.lake.unfinished() == [(forgetful.maker.batch - 1, f"made-{forgetful.maker.batch - 1}")]
+
+
+def test_too_few_days_of_segments_are_refused(old: Old) -> None:
+    with pytest.raises(UsageError, match="--segments-days must be at least 8"):
+        forget_segments(old.lake, [], 7, io.StringIO())
 
 
 def test_gc_needs_a_journal(old: Old) -> None:

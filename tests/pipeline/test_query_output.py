@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +45,38 @@ def test_a_table(lake: Lake) -> None:
         '1    stat                 {"send":3}  1970-01-01 00:00:00',
         '2    a \N{REPLACEMENT CHARACTER}[31m,"b"  0.5                 1970-01-01 00:00:00',
     ]
+
+
+def test_messages_are_joined_with_traffic_on_the_page_and_in_the_notebook(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    about = {"vhost": "/", "destination": "/topic/orders", "d": "1970-01-01"}
+    body = {"body": b'{"total": 2.5}', "body_bytes": 14, "content_type": "application/json"}
+    messages = [{**about, **body, "stream": "s", "offset": at, "archived": EPOCH} for at in range(3)]
+    traffic = {**about, "hour": EPOCH, "sent": 4, "delivered": 5}
+    lake.write_rows("messages", rows_in("messages", messages), 0)
+    lake.write_rows("dest_hour", rows_in("dest_hour", [traffic]), 0)
+    lake.write_rows("flows_hour", rows_in("flows_hour", [{**about, "hour": EPOCH, "sender": "shop"}]), 0)
+
+    page = (docs / "pipeline.md").read_text("utf-8")
+    (query,) = [text for text in re.findall(r'sql --lake LAKE "([^"]*)"', page) if "join" in text]
+    assert [*csv.reader(io.StringIO(answer(lake, query, "csv")))][1:] == [
+        ["1970-01-01 00:00:00", "/topic/orders", "4", "5", "3"]
+    ]
+
+    monkeypatch.setenv("LAKE", lake.url)
+    cells = json.loads((docs / "messages.ipynb").read_text("utf-8"))["cells"]
+    assert not any(cell.get("outputs") for cell in cells)
+    names: dict[str, Any] = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)  # noqa: S102 - as Jupyter does
+    assert names["rows"].to_pylist() == [
+        {"hour": EPOCH, "vhost": "/", "destination": "/topic/orders", "sent": 4, "delivered": 5, "kept": 3,
+         "kept_bytes": 42}
+    ]  # fmt: skip
+    assert names["totals"] == {EPOCH: 7.5}
 
 
 def test_csv(lake: Lake) -> None:

@@ -219,6 +219,24 @@ class TestNumbers:
             ["2026-11-21 11:00:00", "20", "2/s"],
         ]  # fmt: skip
 
+    def test_archived_messages_stand_beside_what_was_sent_in_the_same_hour(self, rows: Rows, page: Page) -> None:
+        rows.event(START, "send")
+        rows.event(START + timedelta(hours=3), "send")
+        assert "Archived messages" not in page(rows.write())
+        for at, kept, sent in ((START, 2, 3), (START + timedelta(hours=1), 4, 0), (START + timedelta(hours=2), 0, 7)):
+            about = {"vhost": "/", "destination": "/topic/orders"}
+            for number in range(kept):
+                rows.add("messages", at, **about, archived=at + timedelta(minutes=number), body_bytes=100)
+            if sent:
+                rows.add("dest_hour", at, **about, hour=at, sent=sent, sent_bytes=sent * 100)
+                rows.add("dest_hour", at, vhost="/", destination="/topic/others", hour=at, sent=sent)
+        rows.add("messages", START, vhost="/", destination="/topic/orders", archived=START - timedelta(days=2))
+        found = tables_of(page(rows.write()))["Archived messages by hour and destination"]
+        assert [[*line[:2], line[3], line[5]] for line in found[1:]] == [
+            ["2026-11-21 10:00:00", "/topic/orders", "2", "3"], ["2026-11-21 11:00:00", "/topic/orders", "4", "0"],
+            ["2026-11-21 12:00:00", "/topic/orders", "0", "7"],
+        ]  # fmt: skip
+
     def test_percentiles_come_from_merged_buckets(self, rows: Rows, page: Page) -> None:
         values = [100 * number for number in range(1, 101)]
         for number, value in enumerate(values):

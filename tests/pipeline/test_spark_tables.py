@@ -68,5 +68,5 @@ def test_where_nothing_was_written_there_are_no_files(spark: SparkSession, tmp_p
     assert lake.written_files("bad_lines", "none") == []
     write_files(spark.createDataFrame([], COLUMNS["bad_lines"]), lake, "bad_lines", "none")
     assert lake.written_files("bad_lines", "none") == []
-    empty = read_table(spark, lake, "events", ["2026-11-21"], "session")
+    empty = read_table(spark, lake, "events", ["2026-11-21"], "level = 'session'")
     assert (empty.count(), empty.columns[-2:]) == (0, ["d", "level"])

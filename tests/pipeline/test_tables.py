@@ -18,7 +18,7 @@ from gateway.pipeline.ingest import IngestOptions, ingest
 from gateway.pipeline.lake import DataFile, Lake
 from gateway.pipeline.maintenance import collect, compact
 from gateway.pipeline.progress import Progress
-from gateway.pipeline.table_schemas import COMPUTED_TABLES, HOURLY_TABLES
+from gateway.pipeline.table_schemas import BATCH_TABLES, COMPUTED_TABLES, HOURLY_TABLES
 from gateway.pipeline.tables import refresh
 from tests.pipeline.oracle import Oracle
 from tests.pipeline.recomputed import assert_right
@@ -183,13 +183,29 @@ def test_flows_say_who_sends_to_whom(lake: Lake) -> None:
 def test_a_late_segment_replaces_only_its_hours(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The files of other hours stay as they are; those of an earlier release, with a whole day, are replaced once."""
+    """Other hours' files stay as they are and are not read; those of an earlier release have a day, and are replaced."""
     lake, journal = Lake(tmp_path / "lake"), tmp_path / "journal"
     JournalMaker(journal, seed=1, span=DAY // 4).write(200)
     ingest_into(lake, journal, spark)
+    read: list[str] = []
+    really: Callable[..., list[str]] = Lake.files
+
+    def files_of(lake: Lake, table: str, *wanted: object) -> list[str]:
+        found = really(lake, table, *wanted)
+        read.extend(found if table in BATCH_TABLES else ())
+        return found
+
+    JournalMaker(journal, seed=4, node="node4", start=START + 12 * 3600 * SECOND, span=600 * SECOND).write(40)
+    with monkeypatch.context() as patch:
+        patch.setattr(Lake, "files", files_of)
+        ingest_into(lake, journal, spark)
+    (new,) = lake.sql("select distinct directory from segments where batch = 1")["directory"].to_pylist()
+    assert read
+    assert {path.split("/data/")[1].split("/")[0] for path in read} == {new}
+
     before = {table: {*lake.files(table)} for table in HOURLY_TABLES}
     hour = START + 3 * 3600 * SECOND
-    JournalMaker(journal, seed=2, node="node2", start=hour + 60 * SECOND, span=600 * SECOND).write(40)
+    JournalMaker(journal, seed=2, node="node2", start=hour + 600 * SECOND, span=600 * SECOND).write(40)
     ingest_into(lake, journal, spark)
     for table, files in before.items():
         assert {path.split("/h=")[1][:2] for path in files - {*lake.files(table)}} <= {"03"}, table

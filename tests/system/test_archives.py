@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import secrets
+import subprocess
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from aio_pika import Connection, Message, connect
+from aio_pika.exceptions import ChannelNotFoundEntity
 
+from deploy.local.broker import Broker
 from gateway.config.loader import parse
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, ExitCode
 from tests.support.gateway import configuration, gateway_process
 from tests.support.stomp_client import StompClient
 
@@ -113,6 +119,53 @@ async def test_what_the_broker_refuses_is_logged_without_the_passcode(broker_url
         assert "hush" not in process.log.read_text()
         async with StompClient.logged_in(process.address) as client:
             await client.ask("SEND", b"1", destination="/topic/a")
+
+
+async def test_check_tells_whether_a_stream_can_be_declared_and_declares_nothing(
+    own_broker: Broker, connection: Connection, stream: str, tmp_path: Path
+) -> None:
+    user, channel = f"archive-{secrets.token_hex(4)}", await connection.channel()
+    own_broker.ctl("add_user", user, "hush-hush")
+    file = tmp_path / "gateway.yaml"
+
+    def check(destination: str = "/topic/a.#", passcode: str = "hush-hush", *permissions: str) -> tuple[int, str]:
+        if permissions:
+            own_broker.ctl("set_permissions", user, *permissions)
+        operator = {"login": user, "passcode": passcode}
+        document = archiving(own_broker.amqp_url, stream, destination, user=operator)
+        file.write_text(json.dumps(document))
+        command = [sys.executable, "-m", "gateway", "check", "--config", str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert "hush" not in done.stdout + done.stderr
+        return done.returncode, done.stdout + done.stderr
+
+    def refusal(*arguments: str) -> str:
+        code, text = check(*arguments)
+        assert code == ExitCode.FAILURE
+        assert "1 of 1 archives cannot be declared" in text
+        return text
+
+    about = f"archive {stream} of virtual host /, as {user}"
+    try:
+        assert f"{about}: no, " in refusal("/topic/a.#", "hush-wrong")
+        assert f"access to queue '{stream}'" in refusal("/topic/a.#", "hush-hush", "nothing", "nothing", "nothing")
+        assert f"set_permissions -p / {user} CONF WRITE READ" in refusal()
+        refused = refusal("/exchange/amq.direct/a", "hush-hush", stream, stream, f"{stream}|amq.topic")
+        assert "access to exchange 'amq.direct'" in refused
+        assert "Declare this exchange" in refusal("/exchange/there-is-none/a")
+        code, text = check()
+        assert (code, f"{about}: yes, it can be declared" in text) == (ExitCode.OK, True), text
+        with pytest.raises(ChannelNotFoundEntity):
+            await channel.get_queue(stream)
+
+        channel = await connection.channel()
+        queue = await channel.declare_queue(stream, durable=True, arguments={"x-queue-type": "stream"})
+        assert f"{about}: yes, it is there" in check()[1]
+        await queue.delete(if_empty=False, if_unused=False)
+        await channel.declare_queue(stream, durable=True)
+        assert "A queue of this name is no stream" in refusal()
+    finally:
+        own_broker.ctl("delete_user", user)
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,27 @@ SELECT d.*, CASE WHEN sent = 0 OR delivered > 0 OR heard IS NULL THEN NULL WHEN 
 FROM destinations d LEFT JOIN heard ON destination = name AND vhost IS NOT DISTINCT FROM of_vhost
 ORDER BY sent + delivered DESC, vhost, destination LIMIT {{ most_rows }}{% endmacro %}
 
+{# What was archived in each hour, beside what the traffic says was sent there in it, and by destination. #}
+{% macro archived() %}
+WITH kept AS (
+    SELECT vhost, destination, hour, count(*) AS kept, sum(body_bytes) AS kept_bytes
+    FROM (SELECT *, date_trunc('hour', archived) AS hour FROM messages WHERE destination IS NOT NULL)
+    WHERE {{ during("hour", 3_600_000_000) }} GROUP BY vhost, destination, hour),
+traffic AS (
+    SELECT vhost, destination, hour, sum(sent) AS sent, sum(sent_bytes) AS sent_bytes
+    FROM dest_hour LEFT SEMI JOIN kept USING (vhost, destination)
+    WHERE {{ during("hour", 3_600_000_000) }} GROUP BY vhost, destination, hour)
+SELECT coalesce(k.vhost, t.vhost) AS vhost, coalesce(k.destination, t.destination) AS destination,
+       {{ us("coalesce(k.hour, t.hour)") }} AS hour, coalesce(kept, 0) AS kept, coalesce(kept_bytes, 0) AS kept_bytes,
+       coalesce(sent, 0) AS sent, coalesce(sent_bytes, 0) AS sent_bytes
+FROM kept k FULL JOIN traffic t ON k.vhost = t.vhost AND k.destination = t.destination AND k.hour = t.hour{% endmacro %}
+{% macro archived_hours() %}
+SELECT *, count(*) OVER () AS in_all FROM ({{ archived() }}) ORDER BY hour, vhost, destination LIMIT {{ most_rows }}
+{%- endmacro %}
+{% macro archived_destinations() %}
+SELECT vhost, destination, sum(kept) AS kept, sum(sent) AS sent FROM ({{ archived() }})
+GROUP BY vhost, destination ORDER BY kept DESC, vhost, destination LIMIT 16{% endmacro %}
+
 {# Who sends to whom: the busiest ends by name, all others of their kind as one. #}
 {% macro flow_end(column) %}
 (SELECT {{ column }} AS name, CASE WHEN place < {{ drawn_ends }} OR many = {{ drawn_ends }} THEN {{ column }}

@@ -1,15 +1,21 @@
-"""Services beside a gateway that talk to its brokers: a look at each when it starts, and the streams of archives."""
+"""Services beside a gateway that talk to its brokers: a look at each when it starts, and the streams of archives.
+
+Streams are declared with the operator's users while clients are served. `try_archives` is for `stomp-gateway check`: it
+tells whether that would succeed, and changes nothing in the broker.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from aio_pika import Connection
 from aio_pika.abc import HeadersType
-from aio_pika.exceptions import CONNECTION_EXCEPTIONS, ChannelNotFoundEntity
+from aio_pika.exceptions import CONNECTION_EXCEPTIONS, ChannelNotFoundEntity, ChannelPreconditionFailed
 
 from gateway.config.journal_settings import Archive
 from gateway.config.model import GatewayConfig
@@ -164,3 +170,54 @@ def _arguments(archive: Archive) -> HeadersType:
         arguments["x-max-length-bytes"] = archive.max_bytes
         arguments["x-stream-max-segment-size-bytes"] = min(_MOST_FILE_BYTES, max(1, archive.max_bytes // _FILES))
     return arguments
+
+
+async def try_archives(virtual_hosts: Iterable[VirtualHost]) -> list[tuple[str, str]]:
+    """A line for each archive that tells what was found, and what to do if it cannot be declared; empty if it can."""
+    archives = [(virtual_host, archive) for virtual_host in virtual_hosts for archive in virtual_host.archives]
+    return [*await asyncio.gather(*(_try_archive(*each) for each in archives))]
+
+
+async def _try_archive(virtual_host: VirtualHost, archive: Archive) -> tuple[str, str]:
+    user, broker = archive.user.login, StreamBroker.of(virtual_host, archive.user, archive.stream)
+    about = f"archive {archive.stream} of virtual host {virtual_host.name}, as {user}"
+    try:
+        async with broker.connected("check") as connection, asyncio.timeout(_ANSWER_WITHIN):
+            return f"{about}: yes, {await _found(connection, archive, virtual_host.default_topic_exchange)}", ""
+    except (ShipError, *CONNECTION_EXCEPTIONS) as error:
+        advice = "Correct user under archives if the broker refuses the login."
+        if "ACCESS_REFUSED" in reason_of(error):
+            advice = (
+                f"Give {user} the permissions configure, write and read on {archive.stream}, and read on the exchanges "
+                f"of its destinations: rabbitmqctl set_permissions -p {broker.virtual_host} {user} CONF WRITE READ."
+            )
+        elif isinstance(error, ChannelNotFoundEntity):
+            advice = "Declare this exchange, or correct the destinations under archives."
+        elif isinstance(error, ChannelPreconditionFailed):
+            advice = "A queue of this name is no stream, or the broker has none. Give another name under archives."
+        return f"{about}: no, {reason_of(error)}", advice
+
+
+async def _found(connection: Connection, archive: Archive, topic_exchange: bytes) -> str:
+    """Whether the stream is there or can be declared; raises the broker's error otherwise."""
+    channel = await connection.channel()
+    try:
+        queue = await channel.get_queue(archive.stream)
+    except ChannelNotFoundEntity:
+        found = "it can be declared"
+        channel = await connection.channel()
+        # A stream cannot be exclusive: the broker refuses it, but only to who may declare one.
+        with suppress(ChannelPreconditionFailed):
+            await channel.declare_queue(archive.stream, exclusive=True, arguments={"x-queue-type": "stream"})
+    else:
+        found = "it is there"
+        await channel.set_qos(1)
+        await _require_stream(queue)
+    channel = await connection.channel()
+    for destination in archive.destinations:
+        exchange, _ = parse(destination.encode()).route(topic_exchange)
+        await channel.get_exchange(exchange.decode())
+        # A binding that does not exist can be removed by whoever may make one.
+        aiormq_channel = await channel.get_underlay_channel()
+        await aiormq_channel.queue_unbind(archive.stream, exchange.decode(), f"check-{secrets.token_hex(8)}")
+    return found

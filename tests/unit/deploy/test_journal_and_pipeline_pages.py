@@ -51,6 +51,7 @@ def test_the_words_of_events_are_explained() -> None:
 
 def test_the_queries_run(tmp_path: Path) -> None:
     queries = re.findall(r"^```sql\n(.*?)^```$", _PAGE, re.MULTILINE | re.DOTALL)
+    queries += re.findall(r'pipeline sql --lake LAKE "\n(.*?)"\n', _PAGE, re.DOTALL)
 
     assert len(queries) == 5
     for query in queries:
