@@ -34,14 +34,14 @@ from gateway.stomp.frame import Frame, HeaderBlock, OversizedFrame, ReceiptAndBo
 # Stands on a header block whose SEND was published as one of its kind.
 _CAME_ONCE: Final = object()
 
-# So many bytes of what is published again are encoded at once.
+# After a loss, this many bytes of the messages to publish again are encoded at once.
 _AT_ONCE: Final = 64 << 10
 
 _Made = TypeVar("_Made", bound=CachedPublish)
 
 
 class Publisher:
-    """What a session publishes."""
+    """Publishes the SENDs of a session, and answers them when the broker confirms."""
 
     __slots__ = (
         "_blocked", "_channel", "_channel_key", "_confirmed_before", "_context", "_frame_max", "_has_large",
@@ -53,21 +53,21 @@ class Publisher:
         self._context = context
         # The publishing channel; 0 until the first SEND has asked for it.
         self._channel = self._frame_max = 0
-        # Another object for each channel: what was encoded for one channel must not be sent on another.
+        # A new object for each channel, so that data encoded for one channel is never sent on another.
         self._channel_key = object()
-        # Whether the channel is lost, and not back yet.
+        # True while the channel is lost.
         self.is_lost = False
-        # Whether what is unconfirmed is published again after a loss.
+        # Whether unconfirmed messages are published again after a loss.
         self._keeps_bodies = False
-        # Whether it is to be found out why the broker has rejected messages for queues that this session has declared.
+        # True while it is unknown why the broker rejected messages for queues that this session has declared.
         self.is_in_doubt = False
         # Whether the broker has rejected a message. A channel whose first message for a quorum queue comes while the
         # queue's leader is dead rejects everything for that queue from then on (RabbitMQ 3.10), so it is replaced now
         # and then.
         self._has_rejected = False
-        # How many messages were confirmed when the last recovery left some unconfirmed; None without such.
+        # The number of confirmed messages when the last recovery left some unconfirmed; None if it left none.
         self._confirmed_before: int | None = None
-        # Whether the broker confirms what is published. The first frame that needs it switches confirms on.
+        # Whether the channel confirms. The first frame that needs confirms switches them on.
         self.has_confirms = False
         self.confirms = PublisherConfirms(NO_SETTINGS)
         self._output: list[Piece] = []
@@ -124,14 +124,14 @@ class Publisher:
     # SEND.
 
     def publish_plain(self, frame: Frame, decoder: Decoder, most: int) -> int:
-        """Publish a SEND that lacks nothing, and those behind it that differ only in body and receipt.
+        """Publish a SEND for which everything is ready, and the following ones that differ only in body and receipt.
 
         HOT: once per SEND, or once for many. ``send`` is the slow twin; anything unusual is left to it.
 
         Args:
             frame: the one that the decoder has just handed out.
-            decoder: has the frames behind it.
-            most: how many SENDs behind it may be carried out with it.
+            decoder: has the frames after it.
+            most: how many of the following SENDs may be carried out with it.
 
         Returns:
             How many SENDs were carried out; 0 if the frame is one for ``send``.
@@ -159,7 +159,7 @@ class Publisher:
         return 1 + len(behind)
 
     def send(self, frame: Frame) -> None:
-        """SEND: asks for what is missing first, and leaves the frame to a transaction."""
+        """SEND: first requests what is missing, or leaves the frame to a transaction."""
         if isinstance(frame, OversizedFrame):
             raise error_frames.oversized(self._context.settings.max_frame_size)
         cached = frame.header_block.cached_publish
@@ -188,7 +188,7 @@ class Publisher:
         return cached
 
     def _find_varied(self, block: HeaderBlock, headers: Mapping[bytes, bytes]) -> CachedPublish | None:
-        """What the SEND has in common with others, if only values in its header block are new."""
+        """The common part of similar SENDs, if only values in this header block are new."""
         context = self._context
         varied = self._varied
         if varied is None:
@@ -264,7 +264,7 @@ class Publisher:
         return True
 
     def _ask_for_temp_queue(self, identifier: bytes, frame: Frame) -> None:
-        """Ask for the queue behind ``/temp-queue/<id>`` in a reply-to, and subscribe to it."""
+        """Request the queue of ``/temp-queue/<id>`` in a reply-to, and subscribe to it."""
         context = self._context
         subscription = context.new_subscription(b"T_" + identifier, identifier, AckMode.AUTO)
         # A queue that the broker has named cannot be declared again under its name.
@@ -308,7 +308,7 @@ class Publisher:
         put: Callable[[Any], None] = frames.append
         encode: Callable[[Any, tuple[bytes, ...]], object] = publication.encode
         if len(sends[0][1]) >= LARGE:
-            # Those behind it are mostly as large; for smaller ones it costs a little more.
+            # The following ones are mostly as large; for smaller ones it costs a little more.
             put, encode, self._has_large = frames.extend, publication.pieces, True
         messages: list[Unconfirmed] = []
         total = 0
@@ -340,7 +340,7 @@ class Publisher:
         if self._blocked:
             holds.add(Hold.BROKER_BLOCKED)
 
-    # What the broker answers.
+    # Answers of the broker.
 
     def prepared(self, event: ops.PublisherPrepared) -> None:
         """The publishing channel is open, and the queue declared if one was asked for."""
@@ -352,7 +352,7 @@ class Publisher:
         if event.is_new:
             self._channel_key = object()
             if not self.is_lost:
-                # Publish sequence numbers begin anew, and nothing waits for a confirm. After a loss a recovery follows.
+                # Sequence numbers start again at 1, and nothing waits for a confirm. After a loss a recovery follows.
                 self.confirms.take_all()
         if isinstance(operation, ops.PreparePublisher) and operation.queue is not None:
             context.declared_queues.add(operation.queue.name, operation.queue, is_answered=event.is_declared)
@@ -480,7 +480,7 @@ class Publisher:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether nothing of what the last recovery published again was confirmed."""
+        """Whether none of the messages that the last recovery published again was confirmed."""
         return self._confirmed_before == self._context.traffic.confirmed and bool(self.confirms)
 
     def give_up_refused(self) -> None:
@@ -505,7 +505,7 @@ class Publisher:
         self.set_blocked(False)
 
     def restored(self, event: ops.PublisherPrepared) -> None:
-        """There is a channel again: publish in the old order what is not confirmed. Nothing new comes before it.
+        """There is a channel again: publish unconfirmed messages in their old order, before anything new.
 
         Of much, all but the beginning goes out a piece at a time, as a COMMIT does. Not again: what the broker returned
         to a client that wanted that, and what belongs to a COMMIT that is answered with an ERROR.

@@ -112,7 +112,7 @@ class ClientConnection(StompProtocol):
         # Whether the socket is read.
         self._reading = True
         self._waits_for_turn = False
-        # It has not had the turn that it was given last.
+        # True while a turn is scheduled but has not run yet.
         self._has_turn_ahead = False
         # `advance` is among the paced work. Nothing is read until then: input would accumulate unbounded and unchecked.
         self._is_queued = False
@@ -519,7 +519,7 @@ class ClientConnection(StompProtocol):
 
     def heartbeat_missed(self, silence: float) -> None:
         """The client promised heart-beats and is silent, for so many seconds."""
-        text = f"Nothing was heard for {silence:g} seconds and more.\n"
+        text = f"The client sent nothing for at least {silence:g} seconds.\n"
         self._end(error_frames.closing("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT))
 
     def time_passed(self, now: float) -> None:
