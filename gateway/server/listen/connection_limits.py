@@ -16,7 +16,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from gateway.config.listener_settings import Listener
 from gateway.server.client_address import network_of
@@ -78,19 +78,10 @@ class ConnectionLimits:
         self.descriptors: Descriptors | None = None
         self._log_limiter = log_limiter
         self._refused = refused
-        # By connection, what it counts for until it is closed: its listener, and its address if that has a limit.
-        self._connections: dict[object, list[Key]] = {}
-        # What it counts for until it has logged in, once it is admitted.
-        self._not_logged_in: dict[object, Key | None] = {}
-        # Those with links of their own.
-        self._dedicated: set[object] = set()
-        self._counts: Counts = LocalCounts() if counts is None else counts
+        self.counts: Counts = LocalCounts() if counts is None else counts
         self.place = ""
-
-    @property
-    def open(self) -> int:
-        """Connections of this process that are open."""
-        return len(self._connections)
+        # Connections of this process that are open.
+        self.open = 0
 
     def accept(self, settings: Listener, peer: Peer, now: float) -> AcceptedConnection:
         """Count a connection until it is closed; ``now`` is in seconds.
@@ -98,14 +89,13 @@ class ConnectionLimits:
         Raises:
             TooManyConnectionsError: it is beyond `max_connections`, or what file descriptors there are for clients.
         """
-        counted = _Counted(self)
         key = self._enter("", settings.max_connections, OF_LISTENER, "The listener")
         if self.descriptors is not None and not self.descriptors.client_came(self._address):
-            self._counts.remove(key)
+            self.counts.remove(key)
             self._refused[OF_DESCRIPTORS] += 1
             raise TooManyConnectionsError("The gateway", self.descriptors.clients)
-        self._connections[counted] = [key]
-        self._not_logged_in[counted] = None
+        self.open += 1
+        counted = _Counted(self, [key])
         return AcceptedConnection(peer, now, self._log_limiter, counted.closed, counted.logged_in, counted)
 
     def admit(self, settings: Listener, accepted: AcceptedConnection) -> None:
@@ -114,63 +104,59 @@ class ConnectionLimits:
         Raises:
             TooManyConnectionsError: it is beyond `max_connections_per_address` or `max_unauthenticated_per_address`.
         """
-        address, connection = network_of(accepted.peer.host), accepted.connection
+        address, counted = network_of(accepted.peer.host), cast(_Counted, accepted.connection)
         whose = f"The address {address}"
         most = settings.max_connections_per_address
         if most is not None:
-            self._connections[connection].append(self._enter(f"all of {address}", most, OF_ADDRESS, whose))
+            counted.keys.append(self._enter(f"all of {address}", most, OF_ADDRESS, whose))
         most = settings.max_unauthenticated_per_address
-        self._not_logged_in[connection] = self._enter(f"of {address}", most, OF_ADDRESS, whose)
+        counted.key_until_login = self._enter(f"of {address}", most, OF_ADDRESS, whose)
 
     def _enter(self, which: str, most: int | None, reason: str, whose: str) -> Key:
         """Count a connection, of all or of an address, if there are less than so many; what it counts for."""
         key = self.place, which
-        with self._counts.lock:
-            if most is None or self._counts.total(key) < most:
-                self._counts.add(key)
+        with self.counts.lock:
+            if most is None or self.counts.total(key) < most:
+                self.counts.add(key)
                 return key
         self._refused[reason] += 1
         self._log_limiter.warning("too many connections", address=self._address, whose=whose, most=most)
         raise TooManyConnectionsError(whose, most)
 
-    def logged_in(self, connection: object, *, dedicated: bool = False) -> None:
-        """A client has logged in, perhaps with links of its own: it counts no longer among those that have not."""
-        if connection not in self._not_logged_in:
-            return
-        key = self._not_logged_in.pop(connection)
-        if key is not None:
-            self._counts.remove(key)
-        if self.descriptors is not None:
-            self.descriptors.client_logged_in(dedicated=dedicated)
-        if dedicated:
-            self._dedicated.add(connection)
-
-    def closed(self, connection: object) -> None:
-        """A connection counts no longer."""
-        if connection not in self._connections:
-            return
-        self.logged_in(connection)
-        dedicated = connection in self._dedicated
-        self._dedicated.discard(connection)
-        for key in self._connections.pop(connection):
-            self._counts.remove(key)
-        if self.descriptors is not None:
-            self.descriptors.client_gone(dedicated=dedicated)
-
 
 class _Counted:
-    """A connection that is counted, as long as it is open."""
+    """A connection that is counted as long as it is open, for ``keys``; both methods may be called again."""
 
-    __slots__ = ("_limits",)
+    __slots__ = ("_dedicated", "_has_logged_in", "_is_closed", "_limits", "key_until_login", "keys")
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    def __init__(self, limits: ConnectionLimits, keys: list[Key]) -> None:
         self._limits = limits
-
-    def closed(self) -> None:
-        self._limits.closed(self)
+        # What it counts for: its listener, and its address if that has a limit; and until it has logged in.
+        self.keys = keys
+        self.key_until_login: Key | None = None
+        self._has_logged_in = self._dedicated = self._is_closed = False
 
     def logged_in(self, dedicated: bool) -> None:
-        self._limits.logged_in(self, dedicated=dedicated)
+        """The client has logged in, perhaps with links of its own: it counts no longer among those that have not."""
+        if self._has_logged_in:
+            return
+        self._has_logged_in, self._dedicated = True, dedicated
+        if self.key_until_login is not None:
+            self._limits.counts.remove(self.key_until_login)
+        if self._limits.descriptors is not None:
+            self._limits.descriptors.client_logged_in(dedicated=dedicated)
+
+    def closed(self) -> None:
+        """It counts no longer."""
+        if self._is_closed:
+            return
+        self.logged_in(False)
+        self._is_closed = True
+        self._limits.open -= 1
+        for key in self.keys:
+            self._limits.counts.remove(key)
+        if self._limits.descriptors is not None:
+            self._limits.descriptors.client_gone(dedicated=self._dedicated)
 
 
 @dataclass(slots=True)
