@@ -43,6 +43,29 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
     assert not list(dead_links(page))
 
 
+_WIDTH = 120
+_NOT_WRAPPED_YET = (
+    "CHANGELOG",
+    "compatibility",
+    "configuration",
+    "development",
+    "journal",
+    "monitoring",
+    "operations",
+    "performance",
+)
+_NOT_WRAPPED_YET += ("pipeline", "stomp-behaviour")
+
+
+@every_page
+def test_lines_of_prose_are_short(page: Path) -> None:
+    """Tables and images have to be in one line; a decision is left as it was written."""
+    if page.stem in _NOT_WRAPPED_YET or page.parent.name == "adr":
+        return
+    lines = [line for line in _prose(page).splitlines() if not line.lstrip().startswith(("|", "!["))]
+    assert not [line for line in lines if len(line) > _WIDTH]
+
+
 def test_yaml_in_the_documents_is_a_configuration() -> None:
     examples = list(_blocks("yaml"))
     assert examples
