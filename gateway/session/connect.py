@@ -47,7 +47,7 @@ _ENDS_EXPIRED: Final = (4, 3)
 # A refusal that the server brought, and logged with the broker's own words.
 _LOGGED: Final = RefusedLogin(is_logged=True)
 _NO_PASSCODE: Final = b"CONNECT has a login and no passcode"
-_ADD_CERTIFICATE: Final = "certificate_users of this virtual host has neither that name nor everyone: add it there"
+_ADD_CERTIFICATE: Final = "add that name, or everyone, to certificate_users of this virtual host"
 _ADD_ALIAS: Final = "if clients are right to send it as host, add it to aliases of their virtual host"
 
 

@@ -113,7 +113,7 @@ commit_rejected: Final = partial(
 commit_interrupted: Final = partial(
     StompError,
     "Transaction interrupted",
-    "The connection to the broker was lost. What the transaction acknowledges will be delivered again; nothing was "
+    "The connection to the broker was lost. The messages that it acknowledges will be delivered again; nothing was "
     "acknowledged.\n",
 )
 commit_unroutable: Final = partial(
@@ -357,7 +357,7 @@ def rejected(destination: bytes) -> StompError:
 
 def unroutable(destination: bytes, text: bytes) -> StompError:
     """A mandatory message that reached no queue; ``text`` is the broker's."""
-    body = b"No queue gets the message for '%b': %b\n" % (destination[:LONGEST_NAME], text)
+    body = b"No queue received the message for '%b': %b\n" % (destination[:LONGEST_NAME], text)
     return StompError("Unroutable message", body)
 
 
@@ -373,7 +373,7 @@ def oversized(limit: int) -> StompError:
 
 def not_taken(seconds: float) -> StompError:
     """A SEND while the broker has taken no messages for so long; it is not published."""
-    text = f"The message broker has taken no messages for {seconds:g} seconds and more; this one was not sent.\n"
+    text = f"The message broker has taken no messages for at least {seconds:g} seconds; this one was not sent.\n"
     return StompError("Upstream unavailable", text)
 
 

@@ -19,7 +19,7 @@ def unroutable(frame: Frame) -> str:
     """The destination that an ERROR names."""
     assert (frame.command, frame["message"]) == ("ERROR", "Unroutable message")
     text = frame.body.decode()
-    assert text.startswith("No queue gets the message for '")
+    assert text.startswith("No queue received the message for '")
     assert text.endswith("': NO_ROUTE\n")
     return text.split("'")[1]
 

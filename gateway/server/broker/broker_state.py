@@ -23,7 +23,7 @@ _LONGEST_WAIT: Final = 30.0
 _MOST_DOUBLINGS: Final = 5
 # Links that end without a word of the broker within so many seconds ended because the broker went.
 _TOGETHER: Final = 1.0
-_ALARM_HINT: Final = "free memory or disk at the broker, see rabbitmqctl status; what clients send waits until then"
+_ALARM_HINT: Final = "free memory or disk at the broker, see rabbitmqctl status; until then, messages from clients wait"
 UNREACHABLE_HINT: Final = (
     "see whether RabbitMQ runs there, and upstream in the configuration; stomp-gateway check tries each step"
 )

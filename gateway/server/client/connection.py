@@ -519,7 +519,7 @@ class ClientConnection(StompProtocol):
 
     def heartbeat_missed(self, silence: float) -> None:
         """The client promised heart-beats and is silent, for so many seconds."""
-        text = f"Nothing was heard for {silence:g} seconds and more.\n"
+        text = f"The client sent nothing for at least {silence:g} seconds.\n"
         self._end(error_frames.closing("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT))
 
     def time_passed(self, now: float) -> None:

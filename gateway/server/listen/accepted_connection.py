@@ -15,7 +15,7 @@ from gateway.server.log_limits import LogRateLimiter
 
 TLS_HINT: Final = "give this listener a tls section, or let the client connect without TLS"
 
-HTTP_HINT: Final = "browsers need a listener with websocket; the status page has the port of the admin listener"
+HTTP_HINT: Final = "browsers need a websocket listener; the status page is on the port of the admin listener"
 
 # The process at the other end of a Unix-domain socket: its id, its user's and its group's (unix(7), SO_PEERCRED).
 _CREDENTIALS: Final = struct.Struct("iII")

@@ -131,7 +131,7 @@ class UnixListeningSocket(socket.socket):
             OSError: that is not permitted.
         """
         if self._file is None or not self._is_at_its_place(self._file):
-            log.warning("socket file gone", address=f"unix:{self._path}", hint="restart the gateway to make it anew")
+            log.warning("socket file gone", address=f"unix:{self._path}", hint="restart the gateway to create it again")
             return
         # By its descriptor, since another file may have got the name by now.
         itself = f"/proc/self/fd/{self._file}"

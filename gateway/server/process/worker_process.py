@@ -31,7 +31,7 @@ _FIRST_PAUSE: Final = 0.5
 _LAST_PAUSE: Final = 30.0
 # The pause after the third short life in a row, as a multiple of the first.
 _KEEPS_DYING: Final = 4
-_DYING_HINT: Final = "its last words are above; if it cannot start a thread, TasksMax, ulimit -u or pids.max is too low"
+_DYING_HINT: Final = "its last lines are above; if it cannot start a thread, TasksMax, ulimit -u or pids.max is too low"
 
 # Seconds that a worker may take to start, and to count its sessions at a stop.
 _START_WITHIN: Final = 60.0

@@ -266,7 +266,7 @@ def test_a_name_that_certificate_users_lacks_is_told_to_the_operator() -> None:
     refused = found.value.refused_login
     assert refused is not None
     assert (refused.virtual_host, refused.login) == ("/", None)
-    assert "certificate_users of this virtual host has neither that name nor everyone" in refused.hint
+    assert "add that name, or everyone, to certificate_users" in refused.hint
 
 
 def test_a_certificate_without_a_user_is_refused_by_its_name() -> None:

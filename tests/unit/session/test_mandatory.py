@@ -14,7 +14,7 @@ from gateway.session.context import Hold, State
 from gateway.session.observer import SessionObserver
 from tests.support.playbook import Playbook, ack_id, deliver, stomp
 
-NOWHERE = "No queue gets the message for '{}': NO_ROUTE"
+NOWHERE = "No queue received the message for '{}': NO_ROUTE"
 
 
 def mandatory(destination: str, receipt: str | None = None, body: str = "") -> bytes:

@@ -27,7 +27,7 @@ from tests.support.playbook import (
 
 LOST = "ERROR connection_forced: CONNECTION_FORCED - gone"
 INTERRUPTED = (
-    "ERROR for c Transaction interrupted: The connection to the broker was lost. What the transaction acknowledges "
+    "ERROR for c Transaction interrupted: The connection to the broker was lost. The messages that it acknowledges "
     "will be delivered again; nothing was acknowledged."
 )
 
