@@ -1,4 +1,4 @@
-"""LIKE: whether a text is like a pattern, in a time that a selector and a message cannot stretch."""
+"""LIKE: whether a text matches a pattern, in bounded time, whatever the selector and the message."""
 
 from __future__ import annotations
 

@@ -29,10 +29,10 @@ _QUOTES: Final = "'\""
 # SQL-92's search condition as JMS has it. NOT is about the whole comparison behind it. ``PART`` is what a name goes on
 # with; a word or a number ends where a name could not go on. Words come before names, which cannot be words.
 _GRAMMAR: Final = r"""
-?start: any_so
-?any_so: all_so (_OR all_so)*
-?all_so: condition (_AND condition)*
-?condition: NOT condition -> not_so
+?start: any_true
+?any_true: all_true (_OR all_true)*
+?all_true: condition (_AND condition)*
+?condition: NOT condition -> negate
     | predicate
 ?predicate: sum
     | sum COMPARISON sum -> compared
@@ -49,7 +49,7 @@ negation: NOT?
     | TRUTH -> truth
     | NAME -> header
     | QUOTED_NAME -> quoted_header
-    | "(" any_so ")"
+    | "(" any_true ")"
 
 COMPARISON: "<>" | "<=" | ">=" | "=" | "<" | ">"
 SIGN: "+" | "-"
@@ -190,29 +190,29 @@ class _Meaning(Transformer[Token, Term]):
         for each in (term, low, high):
             _numeric(each)
         first, second = ("<", ">") if is_negated else (">=", "<=")
-        either_or_both = terms.any_so if is_negated else terms.all_so
+        either_or_both = terms.any_true if is_negated else terms.all_true
         return _shallow(either_or_both((terms.compared(term, first, low), terms.compared(term, second, high))))
 
     def is_among(self, term: Term, is_negated: bool, *tokens: Token) -> Term:
         found = terms.is_among(_named(term), [_unquoted(token) for token in tokens])
-        return terms.not_so(found) if is_negated else found
+        return terms.negate(found) if is_negated else found
 
     def is_like(self, term: Term, is_negated: bool, pattern: Token, escape: Token | None) -> Term:
         character = "" if escape is None else _unquoted(escape)
         if escape is not None and len(character) != 1:
             raise SelectorError("behind ESCAPE must be one character")
         found = terms.is_like(_named(term), _unquoted(pattern), character)
-        return terms.not_so(found) if is_negated else found
+        return terms.negate(found) if is_negated else found
 
     def is_null(self, term: Term, is_negated: bool) -> Term:
         found = terms.is_null(_named(term))
-        return terms.not_so(found) if is_negated else found
+        return terms.negate(found) if is_negated else found
 
-    def not_so(self, _word: Token, term: Term) -> Term:
-        return _shallow(terms.not_so(_condition(term)))
+    def negate(self, _word: Token, term: Term) -> Term:
+        return _shallow(terms.negate(_condition(term)))
 
-    def all_so(self, *conditions: Term) -> Term:
-        return _shallow(terms.all_so([_condition(each) for each in conditions]))
+    def all_true(self, *conditions: Term) -> Term:
+        return _shallow(terms.all_true([_condition(each) for each in conditions]))
 
-    def any_so(self, *conditions: Term) -> Term:
-        return _shallow(terms.any_so([_condition(each) for each in conditions]))
+    def any_true(self, *conditions: Term) -> Term:
+        return _shallow(terms.any_true([_condition(each) for each in conditions]))

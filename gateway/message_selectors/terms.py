@@ -302,7 +302,7 @@ def truth(term: Term) -> Term:
     return Term(lambda headers: _as_truth(evaluate(headers)), Kind.TRUTH, term.depth + 1)
 
 
-def not_so(term: Term) -> Term:
+def negate(term: Term) -> Term:
     """NOT."""
     evaluate = term.evaluate
 
@@ -313,12 +313,12 @@ def not_so(term: Term) -> Term:
     return Term(value, Kind.TRUTH, term.depth + 1)
 
 
-def all_so(terms: Sequence[Term]) -> Term:
+def all_true(terms: Sequence[Term]) -> Term:
     """AND: false if one is false, else unknown if one is."""
     return _decided(terms, by=False)
 
 
-def any_so(terms: Sequence[Term]) -> Term:
+def any_true(terms: Sequence[Term]) -> Term:
     """OR: true if one is true, else unknown if one is."""
     return _decided(terms, by=True)
 

@@ -127,8 +127,9 @@ class Subscription:
         self.output: list[Body] = []
         self._counter: DeliveryCounter | None = None
         self._body_bytes = self._redelivered = 0
-        # What is counted by delivery tags: of the channels that were lost. And whether messages go to the client.
+        # The traffic on channels that were lost: the ledger counts by delivery tags, of the present channel only.
         self._stats_before = TrafficCounter()
+        # True while messages may go to the client.
         self._is_started = False
         # The stats when deliveries stopped, and what the client had settled by then.
         self._stopped_at: tuple[TrafficCounter, int] | None = None

@@ -112,7 +112,7 @@ class ClientConnection(StompProtocol):
         # Whether the socket is read.
         self._reading = True
         self._waits_for_turn = False
-        # It has not had the turn that it was given last.
+        # True while a turn is scheduled but has not run yet.
         self._has_turn_ahead = False
         # `advance` is among the paced work. Nothing is read until then: input would accumulate unbounded and unchecked.
         self._is_queued = False

@@ -183,7 +183,7 @@ BROKEN = {
     ),
     "every origin": (
         'listeners:\n  - websocket: 0.0.0.0:15674\n    allowed_origins: ["*"]',
-        "line 3, listeners[0].allowed_origins[0]: A star is no origin. To let every web page connect, leave",
+        "line 3, listeners[0].allowed_origins[0]: `*` is not a valid origin. To let every web page connect, leave",
     ),
     "ssl": (
         "listeners: [{tcp: a:1, ssl: {}}]",

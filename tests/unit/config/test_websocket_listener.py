@@ -18,7 +18,7 @@ from gateway.errors import ConfigError
         ("allowed_origins: [https://example.org/]", "without a slash"),
         ("allowed_origins: [https://Example.org]", "small letters"),
         ("allowed_origins: [example.org]", "scheme"),
-        ("allowed_origins: ['*']", "A star is no origin"),
+        ("allowed_origins: ['*']", "`*` is not a valid origin"),
         ("allowed_origins: ['https://*.example.org']", "scheme"),
         ('strict_transport_security: "max-age=1\\r\\nX: y"', "one line"),
         ("strict_transport_security: grüße", "ASCII"),

@@ -1,4 +1,4 @@
-"""A reload counts as a whole, whatever refuses it."""
+"""A reload is applied completely or not at all, whatever refuses it."""
 
 from __future__ import annotations
 
