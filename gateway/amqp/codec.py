@@ -81,7 +81,7 @@ def encode_publish(channel: int, exchange: bytes, routing_key: bytes, *, mandato
     return _METHOD_FRAME.pack(METHOD, channel, 4 + len(payload), _BASIC, _PUBLISH) + payload + FRAME_END
 
 
-# Of the last message of a publication so many bytes are kept at the most: a client may have many of them.
+# A publication keeps at most this many bytes of its last message, because a client may have many publications.
 _LARGEST_KEPT: Final = 4096
 
 
@@ -93,8 +93,8 @@ class Publication:
         method: the basic.publish frame, see ``encode_publish``.
         before: bytes of the properties that stand before the headers table, flags first.
         table: the table's entries, cut where a value differs from message to message. Each piece but the last ends
-            with the type of such a value, whose bytes follow, and behind the type of a long string its length.
-        behind: bytes of the properties that stand behind the table.
+            with the type of such a value, whose bytes follow; after the type of a long string comes its length.
+        behind: bytes of the properties after the table.
     """
 
     __slots__ = (

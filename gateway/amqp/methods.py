@@ -1,4 +1,4 @@
-"""AMQP 0-9-1 methods that prepare and end channels, queues and consumers, and what is read of their answers.
+"""AMQP 0-9-1 methods that prepare and end channels, queues and consumers, and the answers to them.
 
 They are frequent where clients come and go: a subscription needs five. pamqp, which encodes any method by looking its
 fields up, takes ten times as long; ``tests/property/test_amqp_methods.py`` holds both byte-identical.
@@ -45,7 +45,7 @@ class Method(NamedTuple):
 
 
 class Close(NamedTuple):
-    """What channel.close or connection.close says: code, text, and the refused method as `Method.number`, or 0."""
+    """The contents of channel.close or connection.close: code, text, refused method as `Method.number` (or 0)."""
 
     code: int
     text: str
@@ -118,7 +118,7 @@ def _table(entries: Mapping[str, Any]) -> bytes:
     return pamqp.encode.field_table(dict(entries)) if entries else _NO_ENTRIES
 
 
-# What the broker sends.
+# From the broker.
 
 
 def read_method(number: int, frame: bytes) -> Close | str | None:
@@ -146,7 +146,7 @@ def read_close(frame: bytes) -> Close:
 
 
 def _text(frame: bytes, at: int) -> tuple[str, int]:
-    """A short string in the frame of a method, and the position behind it."""
+    """A short string in the frame of a method, and the position after it."""
     start = at + 1
     end = start + frame[at] if at < len(frame) else start
     if end >= len(frame):

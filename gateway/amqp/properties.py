@@ -21,7 +21,7 @@ _HEADERS: Final = 1 << 13
 _CLUSTER_ID: Final = 1 << 2
 _MORE_FLAGS: Final = 1
 
-# The properties behind the headers table, in the order of the list: flag, field of Properties, and the bytes of a
+# The properties after the headers table, in the order of the list: flag, field of Properties, and the bytes of a
 # number; 0 for a short string.
 _BEHIND_TABLE: Final = (
     (1 << 12, "delivery_mode", 1),
@@ -51,7 +51,7 @@ _SHOWN_NUMBERS: Final = frozenset(b"IlL")
 _length = struct.Struct(">I").unpack_from
 _pack_length = struct.Struct(">I").pack
 
-# What stands before the texts of entries: the length of a name, and the type and the length of a short long string.
+# Packed before the texts of an entry: the length of its name, and the type and length of its long string.
 _LENGTHS: Final = tuple(bytes((size,)) for size in range(LONGEST_SHORT_STRING + 1))
 _LONG_STRINGS: Final = tuple(b"S" + _pack_length(size) for size in range(LONGEST_SHORT_STRING + 1))
 
@@ -120,7 +120,7 @@ def encode_around_table(properties: Properties) -> tuple[bytes, bytes]:
     """Encode everything but the headers table. The flags say that there is one; ``headers`` are ignored.
 
     Returns:
-        The bytes that stand before the table's length (flags first), and those behind the table.
+        The bytes before the table's length (flags first), and those after the table.
 
     Raises:
         CodecError: when a text is longer than 255 bytes or a number does not fit; it names the property.
@@ -150,7 +150,7 @@ def _number(value: int, size: int, name: str) -> bytes:
 
 
 def decode(data: bytes) -> Properties:
-    """Decode the property flags and the property list of a content header: everything behind its body size.
+    """Decode the property flags and the property list of a content header: everything after its body size.
 
     Raises:
         CodecError: when the bytes end early or hold a type that AMQP and RabbitMQ do not define.

@@ -43,7 +43,7 @@ from gateway.pieces import Body, Piece, body_of, part_of
 
 Deliver = Callable[[int, bool, bytes, bytes, Body], None]
 """Takes delivery tag, redelivered, route, properties and body. The route is the exchange and the routing key, both as
-short strings, one behind the other; the properties are the bytes behind the body size of the content header."""
+short strings, joined; the properties are the bytes after the body size of the content header."""
 
 DeliverAlike = Callable[[int, list[bytes]], None]
 """Takes the messages that follow one just delivered and differ from it only in tag and body: first tag, and bodies."""
@@ -70,7 +70,7 @@ _CONTENT_SIZE: Final = 14
 # delivery tag is.
 _KEY_SIZE: Final = 12
 
-# What lies between tag and body is kept for each channel only if it is small.
+# A channel keeps the bytes between tag and body of its last delivery only if they are few.
 _LARGEST_REPEAT: Final = 2048
 
 # The beginning of a frame of a body is taken when so much of it has come. Any other frame is put together first.
@@ -101,7 +101,7 @@ _WATCHED: Final = frozenset((CONNECTION_CLOSE, CONNECTION_BLOCKED, CONNECTION_UN
 class Return:
     """A mandatory message that reached no queue (basic.return): why, its route, its properties and its size.
 
-    ``properties`` are the bytes behind the body size of the content header. The body itself is thrown away.
+    ``properties`` are the bytes after the body size of the content header. The body itself is thrown away.
     """
 
     code: int
@@ -166,7 +166,7 @@ class _Message:
 
 @dataclass(slots=True, eq=False)
 class _Repeat:
-    """What the last deliveries of a channel have in common; positions count from the beginning of the method frame."""
+    """The common parts of a channel's last deliveries; positions count from the beginning of the method frame."""
 
     sink: Sink
     head: bytes  # everything before the delivery tag
@@ -270,7 +270,7 @@ class Splitter:
         self._rest.append(data[at:])
 
     def _split(self, data: bytes, at: int) -> tuple[int, list[bytes]]:
-        """Handle the whole frames from a position on; the position behind them, and the frames that pass."""
+        """Handle the complete frames from a position on. Returns the position after them, and the frames that pass."""
         size = len(data)
         passed = at
         others: list[bytes] = []
@@ -326,7 +326,7 @@ class Splitter:
         return b"" if channel else frame
 
     def _data(self, sink: Sink, method: int, data: bytes, channel: int, at: int, end: int) -> int:
-        """Handle another frame of a registered channel. The position behind what was taken, or 0 if it is no data."""
+        """Handle another frame of a registered channel. Returns the position after it, or 0 if it is not data."""
         if method in (ACK, NACK):
             if end - at != _CONFIRM_SIZE + FRAME_OVERHEAD:
                 raise CodecError("a confirm has not the size of its fields")
@@ -353,7 +353,7 @@ class Splitter:
     def _deliver_repeats(self, data: bytes, at: int) -> int:
         """Deliver the messages that come here, if each differs from the last of its channel only in tag and body.
 
-        HOT: once per message, or once for many. ``_deliver`` is the slow twin. Returns the position behind them.
+        HOT: once per message, or once for many. ``_deliver`` is the slow twin. Returns the position after them.
         """
         if self._messages or not self._repeats:
             return at
@@ -378,7 +378,7 @@ class Splitter:
                 at = self._deliver_run(repeat, sink.deliver_alike, data, at, tag + 1)
 
     def _deliver_run(self, repeat: _Repeat, deliver: DeliverAlike, data: bytes, at: int, tag: int) -> int:
-        """Deliver the messages of one channel that come here in a row, together. HOT: see ``_deliver_repeats``."""
+        """Deliver consecutive messages of one channel together. HOT: see ``_deliver_repeats``."""
         head, between, size = repeat.head, repeat.between, repeat.size
         body_at, stop = len(head) + 8 + len(between), at + size
         first, bodies = tag, list[bytes]()
@@ -471,7 +471,7 @@ class Splitter:
             self._failed(sink, error)
 
     def _go_on(self, data: bytes) -> int:
-        """Take more of a body's frame whose beginning is kept with its message; the position behind it."""
+        """Take more of a body frame whose beginning has arrived before. Returns the position after it."""
         channel, missing = self._begun, self._missing
         self._missing -= len(data)
         message, sink = self._messages.get(channel), self.sinks.get(channel)
@@ -543,7 +543,7 @@ def _read_return(arguments: bytes) -> Return:
 
 
 def _read_short_string(data: bytes, at: int) -> tuple[bytes, int]:
-    """A short string that begins here, and the position behind it."""
+    """A short string that begins here, and the position after it."""
     end = at + 1 + data[at]
     return data[at + 1 : end], end
 
@@ -554,7 +554,7 @@ def _with_readable_text(frame: bytes) -> bytes:
     RabbitMQ quotes clients' names there as they are, and cuts the text at 255 bytes, perhaps within a character. The
     client library cannot decode such a text and gives up the connection, with every session on it.
     """
-    start = 14  # behind the reply code and the length byte
+    start = 14  # after the reply code and the length byte
     end = start + frame[start - 1]
     if end + 5 != len(frame):  # class and method that caused the close, and the frame's end
         raise CodecError("a close has not the size of its fields")

@@ -53,7 +53,9 @@ def is_origin(value: str) -> bool:
 
 def _origin(value: str) -> str:
     if value == "*":
-        raise mistake("`*` is not a valid origin.", "To let every web page connect, leave allowed_origins out, or empty: [].")
+        raise mistake(
+            "`*` is not a valid origin.", "To let every web page connect, leave allowed_origins out, or empty: []."
+        )
     if not is_origin(value):
         raise mistake(
             "An origin is a scheme, a host, and a port if it is not the usual one, as browsers write it: in small "

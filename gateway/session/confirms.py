@@ -26,7 +26,7 @@ class Commit:
     on_confirmed: Callable[[], None]
     is_rejected: bool = False
     is_returned: bool = False
-    # What it acknowledges was delivered on a channel that is lost, so it cannot be carried out as a whole.
+    # It acknowledges deliveries of a lost channel, so it cannot be completed.
     is_interrupted: bool = False
 
 
@@ -51,7 +51,7 @@ class PublisherConfirms:
     def __init__(self, settings: VirtualHost) -> None:
         self.set_limits(settings)
         self._unconfirmed: dict[int, Unconfirmed] = {}
-        # What the broker did not take for now. It is still unconfirmed, but nothing on this channel confirms it.
+        # Messages that the broker refused for now. They stay unconfirmed, but this channel will not confirm them.
         self._refused: dict[int, Unconfirmed] = {}
         self._last_returned = 0
         # The routes of messages that were returned, and are published again on another channel.
@@ -109,26 +109,26 @@ class PublisherConfirms:
 
     @property
     def messages(self) -> Iterable[Unconfirmed]:
-        """What is not confirmed yet, in the order of publishing."""
+        """The unconfirmed messages, in the order of publishing."""
         if self._refused:
             return [message for _, message in sorted((*self._refused.items(), *self._unconfirmed.items()), key=_number)]
         return self._unconfirmed.values()
 
     def add(self, messages: list[Unconfirmed], size: int) -> None:
-        """Enter published messages, with so many bytes together. HOT: once per SEND, or once for many."""
+        """Record published messages of ``size`` bytes in total. HOT: once per SEND, or once for many."""
         self._unconfirmed.update(enumerate(messages, self.last_sequence + 1))
         self.last_sequence += len(messages)
         self.unconfirmed_bytes += size
 
     def hold_headers(self) -> None:
-        """Count what the last message holds besides its body: its headers are large, and perhaps its own."""
+        """Count the memory of the last message's headers: they are large, and perhaps not shared."""
         receipt, cached, size, commit, sent_at, body, values = self._unconfirmed[self.last_sequence]
         held = cached.held_with(values)
         self._unconfirmed[self.last_sequence] = (receipt, cached, size + held, commit, sent_at, body, values)
         self.unconfirmed_bytes += held
 
     def take_all(self) -> list[Unconfirmed]:
-        """Take out everything, to publish it on another channel, whose publish sequence numbers begin anew."""
+        """Remove and return all messages, to publish them on another channel. Sequence numbers start again at 1."""
         messages = list(self.messages)
         self._unconfirmed.clear()
         self._refused.clear()
@@ -210,7 +210,7 @@ class PublisherConfirms:
         return None
 
     def _keep_from(self, sequence: int, returned: CachedPublish) -> None:
-        """Keep what was published to a route from this message on. Nothing more is published on this channel."""
+        """Keep messages published to a route from this one on. Nothing more is published on this channel."""
         route = returned.exchange, returned.routing_key
         self._returning.add(route)
         for each, message in tuple(self._unconfirmed.items()):

@@ -16,19 +16,19 @@ from gateway.session.subscription import Subscription
 from gateway.stomp.frame import Frame
 
 MOST_SUBSCRIBES: Final = 8
-"""How many SUBSCRIBEs are under way together. What is delivered waits for its RECEIPT, so this bounds memory, too."""
+"""How many SUBSCRIBEs may be pending together. Deliveries wait for their RECEIPT, so this also bounds memory."""
 
 
-# What happens to a consumer, perhaps before the answer to its SUBSCRIBE has had its turn.
+# Events of a consumer, which may come before the answer to its SUBSCRIBE is handled.
 _Late = ops.ConsumerCancelled | ops.QueueAway | ops.QueueBack
 
 
 @dataclass(slots=True, eq=False)
 class PendingOperation:
-    """An operation that is asked for, and the frame that asked for it.
+    """A requested operation, and the frame that requested it.
 
-    With ``retries`` the frame is carried out anew once the operation is done. ``is_started``: it was handed out.
-    ``answers`` are the events that came before its turn.
+    With ``retries`` the frame is carried out again once the operation is done. ``is_started``: the server has it.
+    ``answers`` are the events that arrived before those of earlier operations.
     """
 
     operation: ops.Operation
@@ -39,17 +39,17 @@ class PendingOperation:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it was handed out and is not answered."""
+        """Whether the server has it and has not answered."""
         return self.is_started and not self.answers
 
     @property
     def subscription(self) -> Subscription | None:
-        """What it subscribes to, if that is what it does."""
+        """The subscription, if the operation is a SUBSCRIBE."""
         return self.operation.subscription if isinstance(self.operation, ops.Subscribe) else None
 
 
 class PendingOperations:
-    """What a session has asked for, in the order of the frames; in front is what ends next."""
+    """The pending operations of a session, in the order of their frames. The first one ends first."""
 
     __slots__ = (
         "_is_interrupted", "_is_recovering", "_late", "_one_by_one", "_recovery", "asked", "postponed", "retry",
@@ -58,35 +58,35 @@ class PendingOperations:
     def __init__(self) -> None:
         # For others to read.
         self.asked: list[PendingOperation] = []
-        # The frame to carry out anew, and a frame that waits: until nothing is asked for any more.
+        # The frame to carry out again, and a frame that waits, until no operation is pending.
         self.retry: Frame | None = None
         self.postponed: Frame | None = None
-        # What happened to a subscription between its answer and its turn.
+        # Events of subscriptions whose answers have arrived, but are not handled yet.
         self._late: list[ops.Event] = []
-        # The recovery that is under way, and whether it was handed out.
+        # The pending recovery, and whether the server has it.
         self._recovery: ops.Recover | None = None
         self._is_recovering = False
-        # A lost link has interrupted what is in front. Afterwards all are asked for again, one by one: if one of them
-        # makes the broker close the link, it must be clear which.
+        # A lost link has interrupted the first operation. Afterwards all are requested again, one by one, so that it is
+        # clear which of them makes the broker close the link, if one does.
         self._is_interrupted = self._one_by_one = False
 
-    # What is asked for.
+    # Requests.
 
     @property
     def last(self) -> ops.Operation | None:
-        """What was asked for last."""
+        """The operation requested last."""
         return self.asked[-1].operation if self.asked else None
 
     @property
     def operation(self) -> ops.Operation | None:
-        """What the session waits for first."""
+        """The operation that ends first."""
         if self._recovery is not None:
             return self._recovery
         return self.asked[0].operation if self.asked else None
 
     @property
     def takes_nothing(self) -> bool:
-        """Whether the frames behind have to wait."""
+        """Whether later frames have to wait."""
         asked = self.asked
         if not asked:
             return False
@@ -95,7 +95,7 @@ class PendingOperations:
 
     @property
     def must_retry(self) -> bool:
-        """Whether a frame is to be carried out anew, now or once what is asked for is done."""
+        """Whether a frame has to be carried out again, now or after a pending operation."""
         return self.retry is not None or any(each.retries for each in self.asked)
 
     @property
@@ -146,7 +146,7 @@ class PendingOperations:
             frame, self.postponed = self.postponed, None
         return frame
 
-    # What is answered.
+    # Answers.
 
     def defers(self, event: ops.Event, operation: ops.Operation | None) -> bool:
         """Keep an event whose turn has not come; whether that is so."""
@@ -166,7 +166,7 @@ class PendingOperations:
         return None
 
     def done(self, *, failed: bool = False) -> Frame | None:
-        """End the operation in front. Returns the frame that asked for it, or None if it is to be carried out anew."""
+        """End the first operation. Returns the frame that requested it, or None if that is to be carried out again."""
         if not self.asked:
             return None
         done = self.asked.pop(0)
@@ -193,11 +193,11 @@ class PendingOperations:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether a lost link has interrupted what is in front."""
+        """Whether a lost link has interrupted the first operation."""
         return self._is_interrupted
 
     def interrupt(self) -> None:
-        """What is in front was lost with a link. It is asked for again by ``resume``."""
+        """The first operation was lost with a link. ``resume`` requests it again."""
         self._is_interrupted = True
         self.asked[0].is_started = False
 
@@ -216,7 +216,7 @@ class PendingOperations:
         self._recovery = None
 
     def resume(self) -> None:
-        """All is back: what was interrupted is asked for again."""
+        """The recovery is complete: request the interrupted operations again."""
         self._one_by_one |= self._is_interrupted
         self._is_interrupted = False
         for each in self.asked:

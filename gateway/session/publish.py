@@ -34,14 +34,14 @@ from gateway.stomp.frame import Frame, HeaderBlock, OversizedFrame, ReceiptAndBo
 # Stands on a header block whose SEND was published as one of its kind.
 _CAME_ONCE: Final = object()
 
-# So many bytes of what is published again are encoded at once.
+# After a loss, this many bytes of the messages to publish again are encoded at once.
 _AT_ONCE: Final = 64 << 10
 
 _Made = TypeVar("_Made", bound=CachedPublish)
 
 
 class Publisher:
-    """What a session publishes."""
+    """Publishes the SENDs of a session, and answers them when the broker confirms."""
 
     __slots__ = (
         "_blocked", "_channel", "_channel_key", "_confirmed_before", "_context", "_frame_max", "_has_large",
@@ -53,21 +53,21 @@ class Publisher:
         self._context = context
         # The publishing channel; 0 until the first SEND has asked for it.
         self._channel = self._frame_max = 0
-        # Another object for each channel: what was encoded for one channel must not be sent on another.
+        # A new object for each channel, so that data encoded for one channel is never sent on another.
         self._channel_key = object()
-        # Whether the channel is lost, and not back yet.
+        # True while the channel is lost.
         self.is_lost = False
-        # Whether what is unconfirmed is published again after a loss.
+        # Whether unconfirmed messages are published again after a loss.
         self._keeps_bodies = False
-        # Whether it is to be found out why the broker has rejected messages for queues that this session has declared.
+        # True while it is unknown why the broker rejected messages for queues that this session has declared.
         self.is_in_doubt = False
         # Whether the broker has rejected a message. A channel whose first message for a quorum queue comes while the
         # queue's leader is dead rejects everything for that queue from then on (RabbitMQ 3.10), so it is replaced now
         # and then.
         self._has_rejected = False
-        # How many messages were confirmed when the last recovery left some unconfirmed; None without such.
+        # The number of confirmed messages when the last recovery left some unconfirmed; None if it left none.
         self._confirmed_before: int | None = None
-        # Whether the broker confirms what is published. The first frame that needs it switches confirms on.
+        # Whether the channel confirms. The first frame that needs confirms switches them on.
         self.has_confirms = False
         self.confirms = PublisherConfirms(NO_SETTINGS)
         self._output: list[Piece] = []
@@ -124,14 +124,14 @@ class Publisher:
     # SEND.
 
     def publish_plain(self, frame: Frame, decoder: Decoder, most: int) -> int:
-        """Publish a SEND that lacks nothing, and those behind it that differ only in body and receipt.
+        """Publish a SEND for which everything is ready, and the following ones that differ only in body and receipt.
 
         HOT: once per SEND, or once for many. ``send`` is the slow twin; anything unusual is left to it.
 
         Args:
             frame: the one that the decoder has just handed out.
-            decoder: has the frames behind it.
-            most: how many SENDs behind it may be carried out with it.
+            decoder: has the frames after it.
+            most: how many of the following SENDs may be carried out with it.
 
         Returns:
             How many SENDs were carried out; 0 if the frame is one for ``send``.

@@ -18,13 +18,13 @@ _Meaning = TypeVar("_Meaning")
 _FEW: Final = 64
 _MOST_BYTES_OF_FEW: Final = 100_000
 
-# Of about so many further blocks it is known that they have come: four bytes for each. A checksum is enough, since a
-# block that is taken for another is only entered too early.
+# The number of checksums, of four bytes each, that record blocks seen once. A checksum is enough: if two blocks have
+# the same one, the second is only cached too early.
 _SEEN: Final = 8192
 
 
 class BlockCache(dict[bytes, _Meaning], Generic[_Meaning]):
-    """What blocks mean. To look one up is to look into a dictionary.
+    """A bounded cache from header blocks to their meaning. A look-up is a plain dictionary look-up.
 
     Args:
         most_bytes: what all entries may take.

@@ -46,13 +46,13 @@ _CARRIAGE_RETURN: Final = 0x0D
 _LINE_FEED: Final = 0x0A
 _FIRST_OF_SEND: Final = ord("S")
 _FIRST_OF_ACK: Final = ord("A")
-# What a TLS handshake begins with (RFC 8446, 5.1). No command does.
+# The first byte of a TLS handshake (RFC 8446, 5.1). No command begins with it.
 _FIRST_OF_TLS: Final = 0x16
 # The first line of an HTTP request (RFC 9112, 3). No command has a space.
 _HTTP_REQUEST: Final = re.compile(rb"[!-~]+ [!-~]+ HTTP/\d\.\d")
 
-# Header blocks are cached for each connection, none larger than this: enough for a producer that sends to a thousand
-# destinations in turn. Of what is cut out of the first of its kind, which stays with it, so much may be kept.
+# Each connection caches header blocks up to this size, enough of them for a producer that sends to a thousand
+# destinations in turn. A block also keeps the lines that were cut out of its first frame, up to _LONGEST_CUT bytes.
 _LARGEST_CACHED_BLOCK: Final = 2048
 _LONGEST_CUT: Final = 256
 _MOST_BYTES: Final = 4 << 20
@@ -60,10 +60,10 @@ _MOST_BYTES_OF_ACKS: Final = 384 << 10
 _MOST_BYTES_SIZED: Final = 512 << 10
 _OF_SIZED_BLOCK: Final = 350
 
-# Stands for tables in which nothing was entered yet, and stays empty.
+# Shared by all tables that are still empty. Nothing is ever entered here.
 _NO_BLOCKS: Final[BlockCache[Any]] = BlockCache(0, len)
 
-# Smaller pieces of a body are joined as they come: each would take more memory than what is in it.
+# Smaller pieces of a body are joined when they arrive: each object would take more memory than its bytes.
 _LEAST_PIECE: Final = 4096
 
 # Digits of a length that the fast path reads; more are longer than any frame, or zeros that the slow path may judge.
@@ -110,7 +110,7 @@ class _Head(NamedTuple):
 
 @dataclass(slots=True, repr=False)
 class _PartialFrame:
-    """What is known about the frame whose first part lies in ``buffer``. No repr: it may hold a passcode."""
+    """The state of a frame whose first part is in ``buffer``. No repr, because it may contain a passcode."""
 
     buffer: bytearray
     line: int = 0  # where the header line starts that is not complete yet
@@ -131,9 +131,9 @@ class _PartialBody:
 
     Args:
         frame: gets the body.
-        size: bytes that have come of the frame.
-        piece: those of its body.
-        missing: what is to come of the body and the NUL behind it.
+        size: bytes of the frame that have arrived.
+        piece: bytes of its body that have arrived.
+        missing: bytes of the body, and the NUL after it, that have not arrived.
     """
 
     __slots__ = ("_frame", "_missing", "_pieces", "_position", "_rest", "size")
@@ -143,7 +143,7 @@ class _PartialBody:
         self._frame = frame
         self._pieces: list[Piece] = [piece]
         self._missing = missing
-        # What came with the end of the frame, the NUL first, and where that is.
+        # The bytes that arrived with the end of the frame, from its NUL on, and the position of the NUL.
         self._rest = b""
         self._position = 0
 
@@ -173,7 +173,7 @@ class _PartialBody:
 
     @property
     def behind(self) -> bytes:
-        """What came behind the frame."""
+        """The bytes after the frame."""
         return self._rest[self._position + 1 :]
 
     def take(self) -> tuple[Frame, bytes, int] | None:
@@ -239,7 +239,7 @@ class Decoder:
 
     @property
     def unread(self) -> tuple[int, bytes]:
-        """Of a body that is arriving, how many bytes are to come; and the bytes that follow what is handed out."""
+        """The number of bytes missing from an arriving body, and the bytes after the last frame handed out."""
         partial = self._partial
         if isinstance(partial, _PartialBody):
             return partial.missing, partial.behind
@@ -327,7 +327,7 @@ class Decoder:
         Args:
             frame: the one just handed out.
             most: how many to take at the most.
-            most_bytes: none is taken behind so many bytes of bodies.
+            most_bytes: stop after this many bytes of bodies.
         """
         chunk, at = self._chunk, self._position
         if self._fast_start < 0 or at >= len(chunk):
@@ -505,7 +505,7 @@ class Decoder:
         return Frame(header_block, b"", receipt)
 
     def _read_block(self, block: bytes) -> HeaderBlock:
-        # What is beyond the limit is not even split: it may be a million lines.
+        # Lines beyond the limit are not even split: there may be a million.
         limits = self.limits
         lines = block.split(b"\n", limits.lines + 1)
         if len(lines) > limits.lines + 1:
@@ -566,7 +566,7 @@ class Decoder:
         return frame
 
     def _oversized(self, head: _Head | None) -> OversizedFrame:
-        """What is handed out for a SEND that is too large.
+        """The frame handed out for a SEND that is too large.
 
         Raises:
             FrameError: such a SEND is an error, or the frame is not a SEND, or its headers are too large.

@@ -36,7 +36,7 @@ ACK_ID: Final = b"id"
 
 
 ReceiptAndBody = tuple[bytes | None, Body]
-"""What differs between SENDs that are alike: the value of the receipt header, None without one, and the body."""
+"""The parts in which similar SENDs differ: the value of the receipt header (None without one) and the body."""
 
 
 class HeaderBlock:
@@ -134,7 +134,7 @@ def encode_headers(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def encode(command: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes = b"") -> bytes:
-    """Encode one frame (STOMP 1.2, "STOMP Frames"), with an LF behind its NUL.
+    """Encode one frame (STOMP 1.2, "STOMP Frames"), with an LF after its NUL.
 
     ``headers`` are pairs of unescaped name and value, without content-length.
     """

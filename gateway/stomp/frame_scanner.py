@@ -72,7 +72,7 @@ class FrameScanner:
         HOT: one step per frame.
 
         Raises:
-            UnreadableStreamError: they cannot be read. Nothing behind can be, either.
+            UnreadableStreamError: the bytes cannot be read, nor can anything after them.
         """
         at, end = 0, len(data)
         while at < end:
@@ -141,7 +141,7 @@ class FrameScanner:
         return command, headers, length
 
     def _pass_body(self, data: bytes, at: int) -> int:
-        """Pass over a body and its NUL, as far as they are there; -1 is left behind the NUL."""
+        """Skip a body and its NUL, as far as they have arrived; -1 remains after the NUL."""
         if self._left is None:
             stop = data.find(b"\0", at)
             self._size += (len(data) if stop < 0 else stop) - at

@@ -34,7 +34,7 @@ def escape(value: bytes) -> bytes:
 
 
 def needs_escape(text: bytes) -> bool:
-    """Whether `escape` changes anything in a text, which may be many values one behind the other."""
+    """Whether `escape` would change a text, which may be several values joined."""
     return len(text.translate(None, _ESCAPED)) != len(text)
 
 
