@@ -1,4 +1,4 @@
-"""SEND in AMQP: what a header block of SEND means to the broker, computed once and kept on the block."""
+"""SEND in AMQP: the translation of a SEND's header block, computed once and kept on the block."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAMED_PROPERTIES: Final = ((b"expiration", b"expiration '%b'"), (b"user-id", b"
 _NO_VALUES: Final[tuple[bytes, ...]] = ()
 _NO_RULES: Final = QueueRules()
 
-# Of headers with fewer bytes the confirm window takes no notice. What is kept of larger ones is so many times as large.
+# The confirm window ignores headers below _SMALL bytes. Larger ones take _COPIES times their size in memory.
 _SMALL: Final = 512
 _COPIES: Final = 4
 
@@ -106,7 +106,7 @@ class CachedPublish:
         check_names(headers)
 
     def _properties(self, reply_to: bytes | None) -> tuple[bytes, bytes]:
-        """What stands before and behind the headers table."""
+        """The bytes before and after the headers table."""
         return encode_around_table(properties_of_send(self._headers, reply_to))
 
     @staticmethod
@@ -117,7 +117,7 @@ class CachedPublish:
         return None
 
     def build(self, channel: int, frame_max: int, reply_queue: bytes | None, channel_key: object = None) -> Publication:
-        """Encode what all messages with this header block share. ``reply_queue``: the queue behind ``temp_queue``."""
+        """Encode the parts that messages with this header block share. ``reply_queue``: the queue of ``temp_queue``."""
         self.channel_key = channel_key
         self.reply_queue = reply_queue
         before, behind = self._properties(reply_queue) if reply_queue else self._around_table

@@ -53,7 +53,7 @@ _ADD_ALIAS: Final = "if clients are right to send it as host, add it to aliases 
 
 @dataclass(frozen=True, slots=True)
 class ClientFacts:
-    """What the server knows of a client besides its frames.
+    """Facts about a client that are not in its frames.
 
     ``is_local``: it connects from this machine. ``certificate_name``: the name in its certificate, where that may stand
     in for a login. ``is_certificate_broken``: that name cannot be read. ``credentials``: login and passcode that came
@@ -181,7 +181,7 @@ def _credentials(headers: Mapping[bytes, bytes], settings: VirtualHost, certific
 def _server_header(broker_version: tuple[int, ...], product: bytes) -> bytes:
     """The broker as server-name and the gateway as comment (STOMP 1.2, "CONNECTED Frame").
 
-    Libraries choose the dialect of RabbitMQ by the name with the slash behind it. A broker may not tell its version, or
+    Libraries choose the dialect of RabbitMQ by the name with the slash after it. A broker may not tell its version, or
     be lost already.
     """
     return b"RabbitMQ/%b %b" % (".".join(map(str, broker_version)).encode() or b"unknown", product)
@@ -256,7 +256,7 @@ class ConnectHandler:
         context.ask(request.login, frame, retry=request.is_implicit)
         context.move(State.AUTHENTICATING)
 
-    # What the broker answers.
+    # Answers of the broker.
 
     def logged_in(self, event: ops.LoggedIn) -> bool:
         """The broker accepted the login. Returns whether the session is connected: the gateway may still refuse."""
@@ -330,7 +330,7 @@ class ConnectHandler:
 
 
 def claims_of(passcode: bytes) -> dict[str, object] | None:
-    """What a token says; None if a passcode is no token."""
+    """The claims of a token; None if the passcode is not a token."""
     parts = passcode.split(b".")
     if len(parts) != _PARTS:
         return None

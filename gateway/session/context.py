@@ -1,4 +1,4 @@
-"""What the parts of a session share: its state, its holds, its output to the client, and the operation under way.
+"""State shared by the parts of a session: its state, holds, output to the client, and pending operation.
 
 Each part of a session (``connect``, ``publish``, ``commit``, ``subscribe``, ``disconnect``) handles its own commands
 and events. What all of them do goes through here: answer, hold the frames behind, ask the broker, fail.
@@ -94,7 +94,7 @@ class Hold(Enum):
     __hash__ = object.__hash__
 
     OPERATION = "operation"
-    """The broker carries out what the frame in front needs."""
+    """The broker carries out an operation for a frame."""
     COMMIT = "commit"
     """A COMMIT waits for confirms."""
     CONFIRM_WINDOW = "confirm-window"
@@ -107,7 +107,7 @@ class Hold(Enum):
     """The broker does not take what the client has sent: its queue is gone, or the node that has the queue is. Or it
     has closed the channel because of another message."""
     REPLAY = "replay"
-    """What was not confirmed before a loss is published again."""
+    """Messages that were unconfirmed at a loss are published again."""
     BROKER_BLOCKED = "broker-blocked"
     """The broker has a memory or disk alarm, and the client has sent since."""
     RATE_LIMIT = "rate-limit"
@@ -160,9 +160,9 @@ class SessionContext:
         self.on_send_error: Literal["close", "keep", "log"] = "close"
         # Whether the client takes messages about as fast as they come. Set by the server.
         self.client_writable = True
-        # Whether the brokers have changed in the last seconds, so that what they refuse may pass. Set by the server.
+        # Whether brokers went or came in the last seconds, so that refusals may be temporary. Set by the server.
         self.is_unsettled: Callable[[VirtualHost], bool] = _is_settled
-        # What the broker is asked for.
+        # Requests to the broker.
         self.pending = PendingOperations()
         self._queues_named = 0
 
@@ -185,7 +185,7 @@ class SessionContext:
             self.traffic.receipts_sent += 1
 
     def settle_if_writable(self) -> None:
-        """Settle what was delivered under ack:auto, unless the client is slow: then it goes back to its queue."""
+        """Settle deliveries under ack:auto, unless the client is slow: then they return to their queue."""
         if self.client_writable:
             self.subscriptions.settle_auto_acks()
 
@@ -202,15 +202,15 @@ class SessionContext:
         return self.pending.operation
 
     def ask(self, operation: ops.Operation, frame: Frame | None, *, retry: bool = False) -> None:
-        """Ask the broker for an operation, and hold the frames behind, except a SUBSCRIBE behind others.
+        """Ask the broker for an operation, and hold later frames, except a SUBSCRIBE after others.
 
-        With ``retry`` the frame is carried out anew once the operation is done.
+        With ``retry`` the frame is carried out again once the operation is done.
         """
         self.pending.ask(operation, frame, retries=retry)
         self._hold_or_release()
 
     def postpone(self, frame: Frame) -> None:
-        """Carry a frame out, and those behind it, once nothing is asked for any more."""
+        """Carry out a frame, and later ones, once no operation is pending."""
         self.pending.postponed = frame
         self._hold_or_release()
 
@@ -233,7 +233,7 @@ class SessionContext:
         destination: bytes = b"",
         selector: Selector | None = None,
     ) -> Subscription:
-        """A subscription that has no consumer yet; without destination for the queue behind a reply-to."""
+        """A subscription without a consumer yet; without destination for the queue of a reply-to."""
         correlates = self.observer is not None and self.observer.stamp is not None
         subscription = _SUBSCRIPTIONS[correlates, selector is not None](
             tag,
@@ -272,13 +272,13 @@ class SessionContext:
         self.pending.ask_instead(operation)
 
     def operation_done(self) -> Frame | None:
-        """End the operation. Returns the frame that asked for it, or None if that frame is to be carried out anew."""
+        """End the operation. Returns the frame that requested it, or None if that is to be carried out again."""
         frame = self.pending.done()
         self._hold_or_release()
         return frame
 
     def operation_failed(self) -> Frame | None:
-        """End an operation that failed. Returns the frame that asked for it, which is not carried out anew."""
+        """End a failed operation. Returns the frame that requested it, which is not carried out again."""
         frame = self.pending.done(failed=True)
         self._hold_or_release()
         return frame
@@ -317,7 +317,7 @@ class SessionContext:
 
     @property
     def keeps_after_send_error(self) -> bool:
-        """Whether the session goes on when the broker refuses what it sends.
+        """Whether the session continues when the broker refuses one of its SENDs.
 
         For that it must know what else it has published on the channel that the broker closes.
         """

@@ -92,7 +92,7 @@ class DeliveryLedger:
             return tag in self._unsettled_below
         return tag <= self.last_sent and tag not in self._settled_out_of_order
 
-    # What the client settles.
+    # Settled by the client.
 
     def acknowledge(self, tag: int) -> None:
         """Settle an outstanding delivery; in mode client all before it too.
@@ -116,7 +116,7 @@ class DeliveryLedger:
             self.counter.settled(tag, 1, None)
 
     def in_order_behind(self, tag: int) -> int:
-        """How many deliveries behind one that was just acknowledged may be acknowledged by ``acknowledge_up_to``.
+        """How many deliveries after one that was just acknowledged may be acknowledged by ``acknowledge_up_to``.
 
         HOT: once per ACK. None where each must be looked at.
         """
@@ -137,7 +137,7 @@ class DeliveryLedger:
     def refuse(self, tag: int, *, requeue: bool, counts: bool = False) -> None:
         """Refuse an outstanding delivery; in mode client all before it too.
 
-        ``counts``: what is requeued counts toward the delivery-limit of a quorum queue on every release of RabbitMQ.
+        ``counts``: requeued messages count toward the delivery-limit of a quorum queue on every release of RabbitMQ.
         """
         tag = tag or self.last_sent
         if tag <= self._settled_up_to and not self._unsettled_below:
@@ -172,7 +172,7 @@ class DeliveryLedger:
         settled = self._settled_out_of_order
         yield from (each for each in range(self._settled_up_to + 1, tag + 1) if each not in settled)
 
-    # What the gateway settles.
+    # Settled by the gateway.
 
     def settle_delivered(self) -> bool:
         """Mode auto: settle everything delivered. False if some was dropped: ``requeue_dropped`` must come first."""
@@ -194,7 +194,7 @@ class DeliveryLedger:
         """Give dropped messages back to their queue; the broker delivers them again in their old order.
 
         The nacks come before any acknowledgement: each one makes room in the prefetch for one delivery, and that must
-        be the message just given back, not one that stands behind it in the queue.
+        be the message just given back, not a later one in the queue.
         """
         dropped, self._dropped = self._dropped, []
         if not dropped:
@@ -220,7 +220,7 @@ class DeliveryLedger:
         self.requeue_dropped()
 
     def take_frames(self) -> bytes:
-        """The AMQP frames that tell the broker what was settled since the last call."""
+        """The AMQP frames that settle with the broker what was settled since the last call."""
         self._encode_pending()
         if not self._frames:
             return b""
@@ -261,7 +261,7 @@ class DeliveryLedger:
         self._settled_up_to = top
 
     def _move_up_to(self, tag: int) -> None:
-        """Settle up to a tag, and past the tags behind it that are settled already."""
+        """Settle up to a tag, and beyond it as far as tags are already settled."""
         settled = self._settled_out_of_order
         while settled and tag + 1 in settled:
             tag += 1

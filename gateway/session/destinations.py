@@ -1,4 +1,4 @@
-"""Destinations: the client's text, what it means on the broker, and the text that a MESSAGE shows.
+"""Destinations: the client's text, its meaning on the broker, and the text that a MESSAGE shows.
 
 RabbitMQ's adapter splits at slashes before it unescapes, and ``%2F`` is the only escape it reads, though it writes
 more of them. Both directions are kept exactly, because queue names and replies depend on them.
@@ -144,7 +144,7 @@ def canonical_texts(destination: Destination, topic_exchange: bytes) -> tuple[by
     exchange, _ = destination.route(topic_exchange)
     own_ones = [b"/exchange/%b/%b" % (each, key) for each in dict.fromkeys((name, _without_slashes(exchange)))]
     if not key:
-        # A slash behind the exchange makes no difference to the destination, but it does to a pattern.
+        # A slash after the exchange makes no difference to the destination, but it does to a pattern.
         own_ones = [each for own in own_ones for each in (own[:-1], own)]
     return (*own_ones, b"/topic/" + key) if exchange == topic_exchange else tuple(own_ones)
 
@@ -167,7 +167,7 @@ def _escape(part: bytes) -> bytes:
 
 
 def message_destination(exchange: bytes, routing_key: bytes) -> bytes:
-    """The destination header of a MESSAGE: where the message was sent, which may not be what was subscribed to."""
+    """The destination header of a MESSAGE: where it was sent to, which may differ from the subscription's."""
     key = _escape(routing_key)
     if not exchange:
         return b"/queue/" + key

@@ -76,7 +76,7 @@ class DisconnectHandler:
         self.advance()
 
     def upstream_closed(self, event: ops.UpstreamClosed) -> None:
-        """All channels are closed, and the broker has handled what was sent on them."""
+        """All channels are closed, and the broker has handled everything sent on them."""
         on_drained, self._on_drained = self._on_drained, None
         if on_drained is not None:
             on_drained()

@@ -56,7 +56,7 @@ _AMQP_NAMES: Final = {
     541: "internal_error",
 }
 
-# RabbitMQ's words for what it refuses because of an expired token, and with which it closes the connection from 4.3 on.
+# RabbitMQ's words when it refuses because of an expired token, and when it closes the connection (4.3 and later).
 _REFUSED_FOR_AGE: Final = "token has expired"
 _CLOSED_FOR_AGE: Final = "credential expired"
 # RabbitMQ's words for a user-id that is not the sender's.
@@ -147,7 +147,7 @@ def topic_refused(code: int, text: str, settings: VirtualHost) -> StompError:
 
 
 def access_revoked(text: str, subscription: bytes, settings: VirtualHost, *, is_topic: bool) -> StompError:
-    """What a SUBSCRIBE would be refused with now, for a subscription that began before. It ends alone."""
+    """The refusal that a SUBSCRIBE would get now, for an existing subscription. Only that subscription ends."""
     text = _TOPIC_REFUSED.sub("", text) if is_topic else text
     error = broker_error(_ACCESS_REFUSED, text, settings, close=None)
     error.subscription = subscription
@@ -219,7 +219,7 @@ def too_many_connections(whose: str, limit: int) -> StompError:
 
 
 def too_many_failed_logins(seconds: int) -> StompError:
-    """A login that the broker is not asked about, because so many have failed."""
+    """A login that is refused without asking the broker, because too many have failed."""
     body = f"Too many logins from this address have failed; try again in {seconds} seconds.\n"
     return StompError("Too many failed logins", body, close=CloseReason.FAILED_LOGINS)
 
@@ -300,7 +300,7 @@ def stream_takes_nothing_back(destination: bytes) -> StompError:
 def subscription_cancelled(description: bytes | None, subscription: bytes) -> StompError:
     """The broker cancelled a consumer, because its queue was deleted for instance.
 
-    ``description`` is for example ``id='x'``, or None for the queue behind a reply-to; ``subscription`` the ERROR's
+    ``description`` is for example ``id='x'``, or None for the queue of a reply-to; ``subscription`` the ERROR's
     header of that name.
     """
     template = b"The server has canceled a subscription.\nNo more messages will be delivered for %b.\n"
@@ -378,7 +378,7 @@ def not_taken(seconds: float) -> StompError:
 
 
 def operation_timeout(purpose: str, seconds: float) -> StompError:
-    """The broker has not done in time what it was asked for."""
+    """The broker has not answered a request in time."""
     text = f"The broker did not answer within {seconds:g} seconds. The gateway asked it {purpose}.\n"
     return StompError("Broker timeout", text, close=CloseReason.OPERATION_TIMEOUT)
 

@@ -1,4 +1,4 @@
-"""What an observer of a session implements, as the journal does. A session calls it and takes no decision from it."""
+"""The protocol of a session's observer, such as the journal. The session calls it, and decides nothing by it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SessionObserver(Protocol):
-    """Called for what a session does after its login.
+    """Called when a session does something after its login.
 
     Messages are counted by counters, one for each header block of SEND and one for each subscription. The session asks
     for each counter once and calls it directly.

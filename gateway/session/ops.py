@@ -29,7 +29,7 @@ class Login:
 
     @property
     def purpose(self) -> str:
-        """What the broker is asked for."""
+        """The request in words, for an ERROR."""
         return "to check the login"
 
     def __repr__(self) -> str:
@@ -53,7 +53,7 @@ class PreparePublisher:
 
     @property
     def purpose(self) -> str:
-        """What the broker is asked for."""
+        """The request in words, for an ERROR."""
         name = "" if self.queue is None else f", and to declare the queue '{self.queue.name}'"
         return f"to open a channel for messages{name}"
 
@@ -77,7 +77,7 @@ class Subscribe:
 
     @property
     def purpose(self) -> str:
-        """What the broker is asked for."""
+        """The request in words, for an ERROR."""
         return f"to start a subscription to '{self.subscription.destination.decode(errors='replace')}'"
 
     @property
@@ -92,7 +92,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """Cancel a subscription's consumer, return what is unsettled, and delete a queue if one is named.
+    """Cancel a subscription's consumer, return unsettled messages, and delete a queue if one is named.
 
     With ``keeps_up_to`` the client may still settle the deliveries up to this tag: only later ones are returned, and
     the channel stays until it is asked for again without.
@@ -106,7 +106,7 @@ class Unsubscribe:
 
     @property
     def purpose(self) -> str:
-        """What the broker is asked for."""
+        """The request in words, for an ERROR."""
         return f"to end the subscription to '{self.subscription.destination.decode(errors='replace')}'"
 
 
@@ -121,7 +121,7 @@ class RenewToken:
 
     @property
     def purpose(self) -> str:
-        """What the broker is asked for."""
+        """The request in words, for an ERROR."""
         return "to check the new token"
 
 
@@ -131,7 +131,7 @@ class CloseUpstream:
 
     @property
     def purpose(self) -> str:
-        """What the broker is asked for."""
+        """The request in words, for an ERROR."""
         return "to close the session's channels"
 
 
@@ -143,7 +143,7 @@ class FindQueues:
 
     @property
     def purpose(self) -> str:
-        """What the broker is asked for."""
+        """The request in words, for an ERROR."""
         return "to find a queue"
 
 
@@ -168,7 +168,7 @@ class Recover:
 
     @property
     def purpose(self) -> str:
-        """What the broker is asked for."""
+        """The request in words, for an ERROR."""
         return "to bring back what was lost with a link"
 
 
@@ -357,7 +357,7 @@ class OperationInterrupted:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What was lost is back: the subscriptions, and the publishing channel if it was asked for."""
+    """Everything lost is restored: the subscriptions, and the publishing channel if it was requested."""
 
     subscribed: tuple[Subscribed, ...] = ()
     publisher: PublisherPrepared | None = None
@@ -365,7 +365,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryFailed:
-    """What was lost does not come back. Without ``code``, because it took too long; else the broker refused it.
+    """The recovery failed. Without ``code``, because it took too long; else because the broker refused.
 
     ``is_down``: in the end there was no broker that answered.
     """

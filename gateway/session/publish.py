@@ -159,7 +159,7 @@ class Publisher:
         return 1 + len(behind)
 
     def send(self, frame: Frame) -> None:
-        """SEND: asks for what is missing first, and leaves the frame to a transaction."""
+        """SEND: first requests what is missing, or leaves the frame to a transaction."""
         if isinstance(frame, OversizedFrame):
             raise error_frames.oversized(self._context.settings.max_frame_size)
         cached = frame.header_block.cached_publish
@@ -188,7 +188,7 @@ class Publisher:
         return cached
 
     def _find_varied(self, block: HeaderBlock, headers: Mapping[bytes, bytes]) -> CachedPublish | None:
-        """What the SEND has in common with others, if only values in its header block are new."""
+        """The common part of similar SENDs, if only values in this header block are new."""
         context = self._context
         varied = self._varied
         if varied is None:
@@ -264,7 +264,7 @@ class Publisher:
         return True
 
     def _ask_for_temp_queue(self, identifier: bytes, frame: Frame) -> None:
-        """Ask for the queue behind ``/temp-queue/<id>`` in a reply-to, and subscribe to it."""
+        """Request the queue of ``/temp-queue/<id>`` in a reply-to, and subscribe to it."""
         context = self._context
         subscription = context.new_subscription(b"T_" + identifier, identifier, AckMode.AUTO)
         # A queue that the broker has named cannot be declared again under its name.
@@ -308,7 +308,7 @@ class Publisher:
         put: Callable[[Any], None] = frames.append
         encode: Callable[[Any, tuple[bytes, ...]], object] = publication.encode
         if len(sends[0][1]) >= LARGE:
-            # Those behind it are mostly as large; for smaller ones it costs a little more.
+            # The following ones are mostly as large; for smaller ones it costs a little more.
             put, encode, self._has_large = frames.extend, publication.pieces, True
         messages: list[Unconfirmed] = []
         total = 0
@@ -340,7 +340,7 @@ class Publisher:
         if self._blocked:
             holds.add(Hold.BROKER_BLOCKED)
 
-    # What the broker answers.
+    # Answers of the broker.
 
     def prepared(self, event: ops.PublisherPrepared) -> None:
         """The publishing channel is open, and the queue declared if one was asked for."""
@@ -352,7 +352,7 @@ class Publisher:
         if event.is_new:
             self._channel_key = object()
             if not self.is_lost:
-                # Publish sequence numbers begin anew, and nothing waits for a confirm. After a loss a recovery follows.
+                # Sequence numbers start again at 1, and nothing waits for a confirm. After a loss a recovery follows.
                 self.confirms.take_all()
         if isinstance(operation, ops.PreparePublisher) and operation.queue is not None:
             context.declared_queues.add(operation.queue.name, operation.queue, is_answered=event.is_declared)
@@ -480,7 +480,7 @@ class Publisher:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether nothing of what the last recovery published again was confirmed."""
+        """Whether none of the messages that the last recovery published again was confirmed."""
         return self._confirmed_before == self._context.traffic.confirmed and bool(self.confirms)
 
     def give_up_refused(self) -> None:
@@ -505,7 +505,7 @@ class Publisher:
         self.set_blocked(False)
 
     def restored(self, event: ops.PublisherPrepared) -> None:
-        """There is a channel again: publish in the old order what is not confirmed. Nothing new comes before it.
+        """There is a channel again: publish unconfirmed messages in their old order, before anything new.
 
         Of much, all but the beginning goes out a piece at a time, as a COMMIT does. Not again: what the broker returned
         to a client that wanted that, and what belongs to a COMMIT that is answered with an ERROR.

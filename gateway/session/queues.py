@@ -210,7 +210,7 @@ def _named_queue(
 
 
 def temporary_queue(identifier: bytes, rules: QueueRules, name: str = "") -> QueueSpec:
-    """The queue behind ``/temp-queue/<id>`` in a reply-to: only one session reads it. An empty name is the broker's."""
+    """The queue of ``/temp-queue/<id>`` in a reply-to: only one session reads it. An empty name is the broker's."""
     arguments = with_defaults({}, rules.defaults, (identifier,), may_be_replicated=False)
     return QueueSpec(name, exclusive=True, auto_delete=True, arguments=arguments)
 

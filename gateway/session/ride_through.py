@@ -1,4 +1,4 @@
-"""What a session does when a link is lost: it is held, has everything brought back, and goes on.
+"""The loss of a link: the session is held, has everything restored, and goes on.
 
 Theory of operation. A link that is lost takes channels with it: the publishing channel, those of subscriptions, or
 both. Each part of the session forgets at once what was true of its channel, and keeps what is true of the session:
@@ -189,12 +189,12 @@ class RideThrough:
         self._interrupted = None
 
     def what_is_lost(self) -> ops.Recover:
-        """What is to be brought back now. It may be more than was asked for, if another link was lost meanwhile."""
+        """The request to restore everything lost by now, perhaps more than before: another link may have been lost."""
         context = self._context
         publishing = self._publisher.is_lost
         lost = [each for each in context.subscriptions.all if each.must_return]
         if context.state is State.DRAINING:
-            # A publishing channel is needed only for what is not confirmed yet, and nobody needs a subscription.
+            # A publishing channel is needed only for unconfirmed messages, and subscriptions are not needed at all.
             publishing, lost = publishing and bool(self._publisher.confirms), []
         requests = [request_of(each) for each in lost]
         queues = self._publisher.queues_of_unconfirmed if publishing else ()

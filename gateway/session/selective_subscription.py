@@ -1,4 +1,4 @@
-"""Subscriptions with a selector: what it does not select is acknowledged to the broker and never goes to the client.
+"""Subscriptions with a selector: messages that do not match are acknowledged to the broker, unseen by the client.
 
 Such a message takes a delivery tag, so that the client's numbers have gaps. With ack:auto it is settled with those
 around it. Otherwise it is settled in the same round of the event loop, so that it takes no room in the prefetch.
@@ -22,7 +22,7 @@ from gateway.session.subscription import LARGEST_CACHED_BLOCK, RECEIPT_FIELD, Su
 from gateway.stomp.block_cache import BlockCache
 
 _MOST_BYTES: Final = 100_000
-# What an entry takes beside its block, as measured.
+# The memory of an entry besides its block, as measured.
 _ENTRY: Final = 150
 
 
@@ -42,7 +42,7 @@ class SelectiveLedger(DeliveryLedger):
         return super().outstanding - self._unsettled_filtered
 
     def filter_out(self, tag: int, count: int) -> None:
-        """Note deliveries in a row, from this tag on, that the client does not get, and acknowledge them."""
+        """Record consecutive deliveries, from this tag on, that the client does not get, and acknowledge them."""
         if tag != self.last_tag + 1:
             raise CodecError(OUT_OF_ORDER)
         self.last_tag = last = self.last_tag + count
@@ -65,7 +65,7 @@ class SelectiveLedger(DeliveryLedger):
         return is_settled
 
     def requeue_dropped(self) -> None:
-        """See `DeliveryLedger.requeue_dropped`. Its nacks precede the acknowledgements of what was filtered out."""
+        """See `DeliveryLedger.requeue_dropped`. Its nacks precede the acknowledgements of filtered messages."""
         if not self._dropped:
             return
         filtered = self.take_frames()
@@ -80,7 +80,7 @@ _VERDICTS: Final = WeakKeyDictionary[Selector, BlockCache[bool]]()
 
 
 class Selection:
-    """What a selector says of messages, by their route and properties; ``is_selected``: of the last one."""
+    """The results of a selector, by route and properties; ``is_selected`` is that of the last message."""
 
     __slots__ = ("_selector", "_verdicts", "is_selected", "properties", "route")
 
@@ -124,7 +124,7 @@ class _Selective(Subscription):
         selection = self.selection
         if route is not selection.route or properties is not selection.properties:
             if self.is_stream is not False:
-                # A subscription that comes back goes on behind the last message, selected or not.
+                # A restored subscription continues after the last message, selected or not.
                 self._follow_stream(properties)
             selection.look(route, properties)
         if selection.is_selected:
@@ -151,7 +151,7 @@ class _Selective(Subscription):
         self._auto_acks.is_urgent = True
 
     def settle_delivered(self) -> bool:
-        """See `Subscription.settle_delivered`. Without ack:auto that is what was filtered out, which is settled."""
+        """See `Subscription.settle_delivered`. Without ack:auto, only filtered messages are settled."""
         if self.mode is AckMode.AUTO:
             return super().settle_delivered()
         self._is_pending = False

@@ -63,7 +63,7 @@ _SENDS_PER_CHECK: Final = 128
 
 _TOPIC: Final = b"/topic/"
 
-# Ends for which the client, or one of its messages, is to blame. What it has not settled then counts toward a queue's
+# Ends for which the client, or one of its messages, is to blame. Unsettled deliveries then count toward a queue's
 # delivery-limit, as with the plugin: a message that makes its clients fail is dead-lettered in the end.
 _LEFT_BY_CLIENT: Final = frozenset(
     (
@@ -179,7 +179,7 @@ class Session:
 
     @property
     def keeps_after_send_error(self) -> bool:
-        """Whether it goes on when the broker refuses what it sends."""
+        """Whether it continues when the broker refuses one of its SENDs."""
         return self._context.keeps_after_send_error
 
     @property
@@ -234,7 +234,7 @@ class Session:
 
     @property
     def has_confirms(self) -> bool:
-        """Whether the broker confirms what the session publishes."""
+        """Whether the broker confirms the session's messages."""
         return self._publisher.has_confirms
 
     @property
@@ -281,7 +281,7 @@ class Session:
         return rename_queue(self._context, subscription)
 
     def what_is_lost(self) -> ops.Recover:
-        """What a recovery that is under way has to bring back now."""
+        """The subscriptions and channels that the pending recovery has to restore now."""
         return self._ride_through.what_is_lost()
 
     @property
@@ -294,7 +294,7 @@ class Session:
         """Whether the client's token has expired. ``now`` is in seconds since the epoch."""
         return self.state is State.CONNECTED and self._tokens.has_expired(now)
 
-    # What the server knows.
+    # Facts from the server.
 
     def set_client(self, client: ClientFacts, observe: Callable[[], SessionObserver | None] = lambda: None) -> None:
         """Note what the server knows of the client. ``observe`` is called at the login, for the session's observer."""
@@ -313,7 +313,7 @@ class Session:
         self._context.client_writable = writable
 
     def set_unsettled(self, is_unsettled: Callable[[VirtualHost], bool]) -> None:
-        """``is_unsettled`` tells whether brokers changed a while ago, so that what they refuse may pass."""
+        """``is_unsettled``: whether brokers went or came recently, so that refusals may be temporary."""
         self._context.is_unsettled = is_unsettled
 
     def set_blocked(self, blocked: bool) -> None:
@@ -356,7 +356,7 @@ class Session:
         if holds <= {Hold.LINK_WRITE} and not self.has_confirms:
             # Nothing says that the broker takes no messages; it reads them more slowly than they come.
             return False
-        # Behind another frame a SEND waits for its turn.
+        # After another frame, a SEND waits for its turn.
         is_for_send = all(isinstance(each.operation, ops.PreparePublisher) for each in pending.asked)
         return is_for_send and pending.postponed is None
 
@@ -443,7 +443,7 @@ class Session:
             self._context.fail(error_frames.malformed(str(error)))
 
     def _carry_out_plain(self, frame: Frame, decoder: Decoder, most: int) -> int:
-        """Carry out a plain SEND or ACK, and those behind it that are like it; how many. HOT: once per frame."""
+        """Carry out a plain SEND or ACK and the following similar ones. Returns how many. HOT: once per frame."""
         if frame.header_block.command == b"SEND":
             return self._publisher.publish_plain(frame, decoder, min(most, _SENDS_PER_CHECK))
         return self._acknowledgements.settle_plain(frame, decoder, most)
@@ -544,7 +544,7 @@ class Session:
         receipt = context.receipt_of(frame)
         if not event.of_publish and frame is not None and frame.command in _SENDS and context.keeps_after_send_error:
             if isinstance(operation, ops.PreparePublisher) and operation.is_fresh:
-                # It is not known what has become of the channel that was to be replaced.
+                # The state of the channel that was to be replaced is unknown.
                 self._ride_through.channel_lost(event.code, event.text)
             self._fail(error_frames.broker_error(event.code, event.text, self.settings), frame)
             return
@@ -595,7 +595,7 @@ class Session:
         else:
             self._ride_through.interrupted(event)
 
-    # What the server carries out.
+    # Work for the server.
 
     @property
     def has_publishes(self) -> bool:
@@ -605,7 +605,7 @@ class Session:
     def take_publishes(self, at_most: int | None = None) -> list[Piece]:
         """The AMQP frames for the publishing channel since the last call.
 
-        ``at_most`` is in bytes: the messages of a COMMIT that begin behind it are left for the next call.
+        ``at_most`` is in bytes: messages of a COMMIT that begin after it are left for the next call.
         """
         return self._publisher.take_output(at_most)
 
@@ -625,7 +625,7 @@ class Session:
     # Automatic acknowledgement and the end of deliveries.
 
     def settle_auto_acks(self) -> None:
-        """Settle what was delivered under ack:auto, once the kernel has its bytes."""
+        """Settle deliveries under ack:auto, once the kernel has their bytes."""
         self.subscriptions.settle_auto_acks()
 
     def stop_deliveries(self) -> None:
@@ -649,7 +649,7 @@ class Session:
     def forget(self) -> None:
         """The session is over and counted: free the frames that it keeps, which may be many megabytes.
 
-        Its observer refers to it. Without one the session is in no circle, and Python frees it at once.
+        Its observer refers to it. Without one the session is in no reference cycle, and Python frees it at once.
         """
         context = self._context
         context.observer = None

@@ -1,4 +1,4 @@
-"""SUBSCRIBE, UNSUBSCRIBE, ACK and NACK: read, checked, and turned into what the broker is asked for.
+"""SUBSCRIBE, UNSUBSCRIBE, ACK and NACK: reads them, checks them, and turns them into requests to the broker.
 
 To subscribe and to unsubscribe are operations, and the broker's answers come back here. An acknowledgement takes effect
 at once, or with its transaction.
@@ -271,7 +271,7 @@ class SubscribeHandler:
         context.subscriptions.remove(subscription)
         context.ask(ops.Unsubscribe(subscription, delete), frame)
 
-    # What the broker answers.
+    # Answers of the broker.
 
     def subscribed(self, event: ops.Subscribed) -> None:
         """The consumer runs."""
@@ -315,7 +315,7 @@ class SubscribeHandler:
         if subscription is None:
             context.fail(error_frames.login_revoked(event.text, context.settings))
             return
-        # What the client has acknowledged stays so.
+        # Messages that the client has acknowledged stay acknowledged.
         context.settle_if_writable()
         if self._end(subscription, "revoked"):
             name = subscription.destination if subscription.identifier is None else subscription.identifier
@@ -343,14 +343,14 @@ class AckHandler:
         self._context = context
 
     def settle_plain(self, frame: Frame, decoder: Decoder, most: int) -> int:
-        """Settle what an ACK names, and what the ACKs behind it name if they go on in the order of delivery.
+        """Settle the delivery that an ACK names, and those of the following ACKs if they are in the order of delivery.
 
         HOT: once per ACK, or once for many. ``ack`` is the slow twin; anything unusual is left to it.
 
         Args:
             frame: the one that the decoder has just handed out.
-            decoder: has the frames behind it.
-            most: how many ACKs behind it may be carried out with it.
+            decoder: has the frames after it.
+            most: how many of the following ACKs may be carried out with it.
 
         Returns:
             How many ACKs were carried out; 0 if the frame is none, or one for ``ack``.

@@ -71,7 +71,7 @@ class Subscription:
         tag: its identity within the session, ``T_<id>`` or ``Q_<destination>``.
         identifier: value of the subscription header of its MESSAGE frames, None without one.
         session: the session header, part of every message-id.
-        destination: as the client wrote it; empty for the queue behind a reply-to.
+        destination: as the client wrote it; empty for the queue of a reply-to.
         shows_ack: whether MESSAGE carries an ack header, as it does in STOMP 1.2 unless the mode is auto.
         window: the prefetch of a subscription with ack:auto. Settling is urgent after a quarter of it.
         base: the number in a message-id is the delivery tag plus this, so that the numbers of an earlier subscription
@@ -115,7 +115,7 @@ class Subscription:
         # closing the whole link, with other sessions' channels. Only the headers of the messages show it. The first
         # message decides, because any later one may have passed through a stream before and kept that header.
         self.is_stream: bool | None = None
-        # Of a stream: the offset behind the last message that came.
+        # For a stream: the offset after the last message that arrived.
         self.next_offset: int | None = None
         # The operation (`ops.Subscribe`) that brings it back when its channel is lost, and whether that is so now.
         self.request: object = None
@@ -131,7 +131,7 @@ class Subscription:
         self._stats_before = TrafficCounter()
         # True while messages may go to the client.
         self._is_started = False
-        # The stats when deliveries stopped, and what the client had settled by then.
+        # The stats when deliveries stopped, and how much the client had settled by then.
         self._stopped_at: tuple[TrafficCounter, int] | None = None
         # With ack:auto it enters itself here when a tag above ``_notify_above`` is delivered, and asks for urgency at
         # the next one.
@@ -164,7 +164,7 @@ class Subscription:
 
     @property
     def address(self) -> bytes:
-        """Its destination; for the queue behind a reply-to, its name there."""
+        """Its destination; for the queue of a reply-to, its name there."""
         return self.destination or self.tag[2:]
 
     @property
@@ -212,15 +212,15 @@ class Subscription:
         self.is_lost = False
 
     def queue_gone(self) -> None:
-        """The queue does not exist. If it is a stream, one of that name that is made later begins anew."""
+        """The queue does not exist. If it is a stream, read a later one of that name from its beginning."""
         if self.next_offset is not None:
             self.next_offset = 0
 
     def lost(self) -> None:
-        """Its channel is gone, and with it what the client has not settled: the broker delivers that again.
+        """Its channel is gone. The broker delivers unsettled messages again.
 
-        Delivery tags begin anew on the next channel. So the numbers go on above those that the client knows, and tell
-        for ever which deliveries are of a lost channel (`Settlement.is_lost`). The new ledger knows nothing of them.
+        Delivery tags start again at 1 on the next channel. So the client's numbers continue above those already used,
+        which always belong to lost channels (`Settlement.is_lost`) and are not in the new ledger.
         """
         self.is_lost = True
         if not self._is_started:
@@ -257,10 +257,10 @@ class Subscription:
         self._auto_acks = auto_acks
 
     def stop(self) -> None:
-        """Discard messages from now on. What the client acknowledged before is still settled, and counted."""
+        """Discard messages from now on. Earlier acknowledgements of the client are still settled, and counted."""
         self.output = []
         self._auto_acks = PendingAutoAcks()
-        # Nobody brings it back. The operation refers to the subscription: left in that circle, thousands of them would
+        # It will not be restored. The operation refers to the subscription: left in that cycle, thousands of them would
         # wait for Python's search for garbage, during which nobody is served.
         self.request = None
         if self._stopped_at is None:
@@ -497,7 +497,7 @@ class Subscriptions:
         self.past = TrafficByDestination()
         self.auto_acks = PendingAutoAcks()
         self._to_settle: list[Subscription] = []
-        # The queue behind each /temp-queue/<id> of this session.
+        # The queue of each /temp-queue/<id> of this session.
         self.temp_queues: dict[bytes, bytes] = {}
 
     def __contains__(self, tag: bytes) -> bool:
@@ -607,7 +607,7 @@ class Subscriptions:
             to_settle.append(subscription)
 
     def settle_auto_acks(self) -> None:
-        """Settle what was delivered under ack:auto, once its bytes are on their way to the client."""
+        """Settle deliveries under ack:auto, once their bytes are on their way to the client."""
         auto_acks = self.auto_acks
         auto_acks.is_urgent = False
         if auto_acks.subscriptions:

@@ -1,4 +1,4 @@
-"""What a session has sent and delivered: plain counters for metrics, the API, `top` and the journal.
+"""Plain counters of a session's traffic, for metrics, the API, `top` and the journal.
 
 Every message is counted once. A SEND costs two additions (`Publisher.publish`). A delivery costs nothing here:
 `Subscription.stats` is computed from what the subscription keeps anyway, and is added to the session's counters when
@@ -53,7 +53,7 @@ class TrafficCounter:
                 setattr(self, name, getattr(self, name) + count)
 
     def since(self, earlier: TrafficCounter) -> TrafficCounter:
-        """What was counted since a copy of this counter was made."""
+        """The difference to an earlier copy of this counter."""
         return TrafficCounter(*[getattr(self, name) - getattr(earlier, name) for name in _COUNTS])
 
 

@@ -13,7 +13,7 @@ from gateway.session import error_frames
 from gateway.session.subscription import Settlement
 from gateway.stomp.frame import Frame
 
-# What a frame takes besides its bytes. Without it a hundred transactions of ten thousand empty frames would be free.
+# The memory of a frame besides its bytes. Without it a hundred transactions of ten thousand empty frames would be free.
 _COST_OF_FRAME: Final = 256
 
 
@@ -54,7 +54,7 @@ class OpenTransactions:
         return len(self._by_name)
 
     def set_limits(self, limits: TransactionLimits) -> None:
-        """Bound what is begun from now on."""
+        """Set the bounds of transactions that begin from now on."""
         self._limits = limits
 
     def begin(self, name: bytes, now: float) -> None:

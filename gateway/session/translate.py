@@ -98,7 +98,7 @@ def table_of_send(
     The values of ``gaps`` differ from message to message and are left out.
 
     Returns:
-        The table's bytes cut at the gaps: behind each piece but the last, the bytes of a value follow. And the names of
+        The table's bytes cut at the gaps: after each piece but the last, the bytes of a value follow. And the names of
         the gaps in the order of the table.
 
     Raises:

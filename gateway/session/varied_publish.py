@@ -1,4 +1,4 @@
-"""SENDs that differ in headers that decide neither route nor properties: what they have in common is computed once.
+"""SENDs that differ only in headers that affect neither route nor properties: the common part is computed once.
 
 A producer may send an identifier or a time with each message, so that no header block comes twice. The values that
 differ become gaps in one `CachedPublish`, as receipt and content-length are.
