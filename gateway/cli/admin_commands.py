@@ -71,9 +71,9 @@ not answer, nothing changes.
 """
 
 _RELOAD_DESCRIPTION = """\
-Make a running gateway read its configuration file and its certificates again, through its admin listener. Nobody is
-disconnected, but for clients of a listener that is gone. If the file has mistakes, they are listed as by
-`stomp-gateway check`, and the gateway goes on with its old configuration. SIGHUP does the same and answers in the log.
+Make a running gateway read its configuration file and its certificates again, through its admin listener. Only clients
+of a listener that you have removed are disconnected. If the file has mistakes, the command lists them like
+`stomp-gateway check`, and the gateway keeps its old configuration. SIGHUP does the same and answers in the log.
 """
 
 _RELOAD_EPILOG = """\
@@ -89,9 +89,9 @@ exit codes:
 """
 
 _CONFIG_DESCRIPTION = """\
-Print the configuration that a running gateway uses, as a file that spells everything out: every key, and for each
-virtual host what it takes from defaults. Passcodes and their hashes are ***. Needs an admin user with the role full or
-read_only, if there are users.
+Print the configuration that a running gateway uses, as a complete file: every key, and for each virtual host also the
+values from defaults. Passcodes and their hashes are ***. If there are admin users, this needs the role full or
+read_only.
 """
 
 _CONFIG_EPILOG = """\

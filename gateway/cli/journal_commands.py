@@ -83,10 +83,10 @@ _END_WITHIN: Final = 5.0
 
 _SHIP_DESCRIPTION = """\
 Put every finished segment of a journal to one place, from where the pipeline reads it: a directory, or an object store.
-A gateway does so itself with journal.ship; this command is for journals of gateways that do not, and for what is left
-of one that is gone: a segment that a killed gateway left open is first finished at its last whole line, with --follow
-also every ten minutes. A segment that was shipped is marked, and is not shipped again. Object stores need
-pip install 'stomp-gateway[ship]', and take their credentials from the environment.
+A gateway with journal.ship does this itself. This command is for other gateways' journals, and for segments that a
+killed gateway has left open: it first ends them at their last whole line, with --follow also every ten minutes. It
+marks shipped segments, and does not ship them again. Object stores need pip install 'stomp-gateway[ship]', and take
+their credentials from the environment.
 """
 
 _SHIP_EPILOG = """\

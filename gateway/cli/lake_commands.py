@@ -24,8 +24,8 @@ into the lake meanwhile.
 
 With --journal, also prove that ingested segments have not changed and that no segment was skipped: if the lake has a
 segment but lacks an earlier one of the same boot, it is incomplete. Newer segments wait for the next ingest and are
-listed, except with --quiet. A lake is incomplete, too, while a damaged segment is aside, if a finished one has waited
-for longer than --overdue, and if a link lies among the segments.
+listed, except with --quiet. A lake is also incomplete if a damaged segment was left out, if a finished one has waited
+for longer than --overdue, and if there is a symbolic link among the segments.
 """
 
 _CHECK_EPILOG = """\
@@ -50,7 +50,7 @@ example:
 
 _GC = """\
 Delete segments of the journal that are in the lake and older than --retain-days. With --events-days, also delete old
-days of the table events. The tables computed from them stay, and so do days that these tables do not have as a whole.
+days of the table events. The tables computed from them stay, and so do days that are incomplete in these tables.
 With --messages-days, delete messages that were archived longer ago. `pipeline compact` removes the files, a week later.
 
 The lake remembers the name of each segment that it has, so that none is read twice. With --segments-days it forgets

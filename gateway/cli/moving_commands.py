@@ -80,10 +80,9 @@ environment:
   STOMP_PASSCODE    the passcode of --login, without --passcode-file (default: guest)
 """
 _TAP_DESCRIPTION = """\
-Stand between STOMP clients and any STOMP server, pass all bytes on untouched, and write the traffic journal of what
-they say: so a site sees its traffic, its latencies and the features that it uses before it moves to the gateway.
-Clients connect to --listen, and the tap connects to --upstream for each of them. Runs until SIGTERM or Ctrl-C, which
-close all connections.
+A proxy between STOMP clients and any STOMP server: it passes all bytes on unchanged, and writes a traffic journal. So
+you see your traffic, its latencies and the features in use before you move to the gateway. Clients connect to --listen,
+and the tap connects to --upstream for each of them. It runs until SIGTERM or Ctrl-C, and then closes all connections.
 """
 
 _TAP_EPILOG = """\
@@ -99,15 +98,15 @@ examples:
                                           the features in use; a name with / is a rule of `stomp-gateway parity` in
                                           which the gateway differs from RabbitMQ's plugin on purpose
 
-  Passcodes and bodies are never written. What the tap cannot read, such as STOMP over WebSocket, it passes on; the log
-  has `stream not readable`, and the line `tap stopped` says how often. With TLS the tap opens it again to the server:
-  the server does not see certificates of clients.
+  Passcodes and bodies are never written. The tap passes on bytes that it cannot read, such as STOMP over WebSocket; the
+  log has `stream not readable`, and the line `tap stopped` says how often. The tap has its own TLS connection to the
+  server, so the server does not see certificates of clients.
 
 exit codes:
   0    stopped by a signal
   1    failed while running
   2    the command line is wrong
-  3    --listen cannot be taken
+  3    it cannot listen on --listen
 """
 
 

@@ -34,9 +34,8 @@ examples:
 _INGEST = """\
 Add every line of the journals' finished segments to the lake exactly once, and compute the tables made from them.
 You may stop or kill it at any moment: the next run continues, and nothing is lost or counted twice. Unreadable lines go
-to the table bad_lines. A damaged segment is put aside, with the reason in the table segments_aside, and all others are
-read; the next run takes it in if it has changed by then. Any number of ingests and other commands may work on one lake
-at the same time.
+to the table bad_lines. A damaged segment is left out, with the reason in the table segments_aside, and the next run
+reads it if it has changed by then. Any number of ingests and other commands may work on one lake at the same time.
 """
 
 _INGEST_EPILOG = """\

@@ -43,7 +43,7 @@ def add_serve(commands: Commands) -> None:
     )  # fmt: skip
     check = add_command(
         commands, "check", _check, help="validate a configuration and try its brokers",
-        description="List every mistake in a configuration. Without one, warn of what cannot work and try each broker.",
+        description="List every mistake in a configuration. Without one, warn of risky settings and try each broker.",
         allow_abbrev=True,
     )  # fmt: skip
     check.add_argument("--offline", action="store_true", help="validate only, do not try the brokers")

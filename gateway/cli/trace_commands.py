@@ -14,8 +14,8 @@ _LEVELS: Final = ("debug", "info", "warning", "error", "configured")
 
 _TRACE_DESCRIPTION = """\
 Show the frames of a session, of a login or of an address as they pass, in both directions, through the admin listener
-of a running gateway. Clients that connect meanwhile are shown from their first frame on, also those that never get in.
-Bodies are not shown, only their sizes; nor passcodes, tokens and what looks like a secret, which are ***.
+of a running gateway. Clients that connect meanwhile are shown from their first frame on, even if their login fails. Of
+bodies only the sizes are shown. Passcodes, tokens and headers that look like secrets are ***.
 
 The gateway does not wait for this command: beyond 200 frames per second, or if the reader is slower, frames are left
 out and counted.
@@ -30,9 +30,9 @@ examples:
 
 what a line shows:
   the time (UTC), the session, >> for a frame from the client and << for one to it, the command, the headers, and the
-  bytes of the body. Lines with -- tell of something else: that a client has connected or closed, with the reason as in
-  the log; how many heart-beats have passed; what cannot be read; and how many frames were left out. A frame that is
-  incomplete when its connection closes, for example without its NUL, is marked so.
+  bytes of the body. Lines with -- are about other events: a client has connected or closed, with the reason as in the
+  log; heart-beats have passed; bytes cannot be read; frames were left out. A frame that is incomplete when its
+  connection closes, for example without its NUL, is marked.
 
   With --json each line is an object as the API has it.
 """ + exit_codes(
@@ -80,7 +80,7 @@ def add_trace(commands: Commands) -> None:
     add_server_options(level)
     level.add_argument(
         "level", nargs="?", choices=_LEVELS, metavar="LEVEL",
-        help="debug, info, warning or error: the least level that is logged; configured: that of the configuration",
+        help="debug, info, warning or error: log this level and above; configured: as in the configuration",
     )  # fmt: skip
     level.add_argument(
         "--for", dest="duration", type=duration, default=600.0, metavar="TIME",
