@@ -31,8 +31,8 @@ class ChannelsOwner(LinkUser, Protocol):
     def handle(self, event: ops.Event) -> None:
         """Something happened at the broker."""
 
-    def channel_closed(self, refusal: UpstreamError, *, publishing: bool, queue: str = "") -> None:
-        """The broker closed a channel, perhaps because it refused to declare this queue."""
+    def channel_closed(self, refusal: UpstreamError, *, publishing: bool) -> None:
+        """The broker closed a channel without being asked."""
 
 
 class ConsumingChannels:
