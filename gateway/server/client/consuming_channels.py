@@ -190,4 +190,8 @@ class ConsumingChannels:
                 async with channel.link.closing if self.is_released else nullcontext():
                     await self.close(channel, queue, counts=is_counted)
 
-        await asyncio.gather(*(close_remaining() for _ in channels[:CLOSING_AT_ONCE]))
+        if len(channels) > 1:
+            await asyncio.gather(*(close_remaining() for _ in channels[:CLOSING_AT_ONCE]))
+        else:
+            # At once, and without a task: most sessions have one.
+            await close_remaining()
