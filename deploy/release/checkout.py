@@ -59,7 +59,7 @@ def mistakes(root: Path, version: str) -> list[str]:
 
 def dead_links(page: Path) -> Iterator[str]:
     """The links of a page to files, or to headings of pages, that do not exist; no links to other sites."""
-    for link in _LINK.findall(_prose(page)):
+    for link in _LINK.findall(prose(page)):
         name, _, anchor = link.partition("#")
         target = (page.parent / name).resolve() if name else page
         if "://" not in link and not (target.exists() and (not anchor or anchor in _anchors(target))):
@@ -99,11 +99,11 @@ def _final(version: str) -> str:
     return re.sub(r"(?:\.?(?:a|b|rc|dev)\d+)+$", "", version)
 
 
-def _prose(page: Path) -> str:
+def prose(page: Path) -> str:
     """The text of a page without code blocks."""
     return _FENCE.sub("", page.read_text("utf-8"))
 
 
 def _anchors(page: Path) -> set[str]:
     """The anchors that GitHub gives the headings of a page."""
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in _HEADING.findall(_prose(page))}
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in _HEADING.findall(prose(page))}

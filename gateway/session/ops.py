@@ -42,14 +42,12 @@ class PreparePublisher:
     """Open the session's publishing channel if there is none yet, switch on confirms, declare a queue.
 
     With ``is_fresh`` the channel is replaced first, once nothing on it waits for a confirm, unless it was replaced a
-    moment ago. With ``at_once`` messages may follow the declaration before it is answered; if it is refused, the
-    channel closes, and they are lost with it. Answered by PublisherPrepared or OperationFailed.
+    moment ago. Answered by PublisherPrepared or OperationFailed.
     """
 
     confirms: bool
     queue: QueueSpec | None
     is_fresh: bool = False
-    at_once: bool = False
 
     @property
     def purpose(self) -> str:
@@ -217,16 +215,12 @@ class TooManyFailedLogins:
 
 @dataclass(frozen=True, slots=True)
 class PublisherPrepared:
-    """The publishing channel: its number, the largest frame in bytes, whether it confirms, and whether it is new.
-
-    ``is_declared``: the broker has answered the declaration, if one was asked for.
-    """
+    """The publishing channel: its number, the largest frame in bytes, whether it confirms, and whether it is new."""
 
     channel: int
     frame_max: int
     confirms: bool
     is_new: bool = False
-    is_declared: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,13 +271,13 @@ class OperationFailed:
 class ChannelClosed:
     """The broker closed the publishing channel of the session, or a subscription's, without being asked.
 
-    ``queue`` is what it refused to declare for a message, and ``may_pass`` tells that this queue is away.
+    ``of_declaration``: it refused to declare a queue for a message, and ``may_pass`` tells that this queue is away.
     """
 
     code: int
     text: str
     publishing: bool
-    queue: str = ""
+    of_declaration: bool = False
     may_pass: bool = False
 
 

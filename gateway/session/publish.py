@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from gateway.amqp import methods
 from gateway.amqp.codec import Publication
 from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import VirtualHost
@@ -176,7 +177,7 @@ class Publisher:
         self.publish(cached, [(frame.receipt, frame.body)], frame.length)
         if cached.held and self.has_confirms:
             self.confirms.hold_headers()
-        if self._blocked or self.confirms.is_full:
+        if self._blocked or self.confirms.is_full or self._context.declared_queues.is_full:
             self._hold()
 
     def _cached(self, frame: Frame, *, is_new: bool) -> CachedPublish:
@@ -251,17 +252,44 @@ class Publisher:
         needs_confirm = (frame.receipt is not None or cached.mandatory) and cached.transaction is None
         # A session that is to outlive its link publishes with confirms, to know what it has to publish again.
         confirms = self.has_confirms or needs_confirm or context.confirms_always
-        if not self._channel or self._has_rejected or queue is not None or confirms is not self.has_confirms:
-            # A message whose queue is away, or was deleted, is published again. In a transaction nothing is published
-            # yet whose receipt a refusal could name, and a session that goes on needs its channel.
-            at_once = queue is not None and cached.transaction is None and confirms and context.rides_through
-            at_once = at_once and not context.keeps_after_send_error
-            context.ask(ops.PreparePublisher(confirms, queue, self._has_rejected, at_once), frame, retry=True)
+        waits = queue is not None and not (confirms and self._may_follow(cached, queue))
+        if not self._channel or self._has_rejected or waits or confirms is not self.has_confirms:
+            operation = ops.PreparePublisher(confirms, queue if waits else None, self._has_rejected)
+            context.ask(operation, frame, retry=True)
             return False
+        if queue is not None:
+            self._declare(queue)
         reply_queue = temp_queues.get(cached.temp_queue or b"")
         if cached.channel_key is not self._channel_key or cached.reply_queue != reply_queue:
             cached.build(self._channel, self._frame_max, reply_queue, self._channel_key)
         return True
+
+    def _may_follow(self, cached: CachedPublish, queue: QueueSpec) -> bool:
+        """Whether a message may follow the declaration of its queue before the broker has answered that.
+
+        A message whose queue is away, or was deleted, is published again. In a transaction nothing is published yet
+        whose receipt a refusal could name, and a session that goes on needs its channel. An exclusive queue belongs to
+        another link.
+        """
+        context = self._context
+        waits = queue.exclusive or cached.transaction is not None or context.settings.takes_existing_queues
+        return not waits and context.rides_through and not context.keeps_after_send_error
+
+    def _declare(self, queue: QueueSpec) -> None:
+        """Declare a queue in front of its first message."""
+        method = methods.declare(
+            queue.name, queue.arguments, durable=queue.durable, auto_delete=queue.auto_delete, nowait=True
+        )
+        self._output.append(method.frame(self._channel))
+        self._context.declared_queues.add_unanswered(queue)
+
+    def declarations_answered(self, last: int) -> bool:
+        """See `Session.declarations_answered`."""
+        context = self._context
+        was_held = Hold.CONFIRM_WINDOW in context.holds
+        context.declared_queues.answered(last)
+        self._release_window()
+        return was_held and Hold.CONFIRM_WINDOW not in context.holds
 
     def _ask_for_temp_queue(self, identifier: bytes, frame: Frame) -> None:
         """Request the queue of ``/temp-queue/<id>`` in a reply-to, and subscribe to it."""
@@ -335,7 +363,7 @@ class Publisher:
 
     def _hold(self) -> None:
         holds = self._context.holds
-        if self.confirms.is_full and len(self.confirms):
+        if (self.confirms.is_full and len(self.confirms)) or self._context.declared_queues.is_full:
             holds.add(Hold.CONFIRM_WINDOW)
         if self._blocked:
             holds.add(Hold.BROKER_BLOCKED)
@@ -355,7 +383,7 @@ class Publisher:
                 # Sequence numbers start again at 1, and nothing waits for a confirm. After a loss a recovery follows.
                 self.confirms.take_all()
         if isinstance(operation, ops.PreparePublisher) and operation.queue is not None:
-            context.declared_queues.add(operation.queue.name, operation.queue, is_answered=event.is_declared)
+            context.declared_queues.add(operation.queue.name, operation.queue)
         # During an alarm the SEND that asked for the channel is still taken.
         context.holds.discard(Hold.BROKER_BLOCKED)
         context.operation_done()
@@ -435,8 +463,9 @@ class Publisher:
             finished.on_confirmed()
 
     def _release_window(self) -> None:
-        if Hold.CONFIRM_WINDOW in self._context.holds and self.confirms.is_half_empty:
-            self._context.holds.discard(Hold.CONFIRM_WINDOW)
+        holds = self._context.holds
+        if Hold.CONFIRM_WINDOW in holds and self.confirms.is_half_empty and not self._context.declared_queues.is_full:
+            holds.discard(Hold.CONFIRM_WINDOW)
 
     def message_returned(self, returned: Return) -> None:
         """Take a message that reached no queue. Its confirm still follows.

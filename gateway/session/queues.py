@@ -58,8 +58,15 @@ _COMMON: Final = frozenset(
 )  # fmt: skip
 _COMMON_TO_STREAMS: Final = frozenset(("x-max-length-bytes",))
 
+# How the broker names the queue that it refuses to declare.
+_NAMED_QUEUE: Final = re.compile(r"queue (?:name )?'(.*)", re.DOTALL)
+
 # A session may reply to ever new queues, so it does not remember them all.
 _REMEMBERED_QUEUES: Final = 10_000
+
+# So many declarations may be without an answer at a time. With many more RabbitMQ would not read the link for long, and
+# others on it would wait.
+_MOST_UNANSWERED: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,10 @@ class QueueSpec:
     exclusive: bool = False
     auto_delete: bool = False
     arguments: Mapping[str, Argument] = field(default_factory=dict)
+
+    def is_named_in(self, text: str) -> bool:
+        """Whether a text of the broker names one of the arguments."""
+        return any(f"'{value}'" in text for value in self.arguments.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +115,15 @@ class QueueRules:
 class DeclaredQueues:
     """The queues that a session has declared and need not declare again: the last 10,000 of them."""
 
-    __slots__ = ("_by_name", "_unanswered")
+    __slots__ = ("_by_name", "_unanswered", "last_sent")
 
     def __init__(self) -> None:
         self._by_name: dict[str, QueueSpec] = {}
-        # On another channel such a queue may not be there yet.
-        self._unanswered: set[str] = set()
+        # Those whose declaration the messages follow at once, and that the broker has not answered, in their order and
+        # with their numbers. On another channel such a queue may not be there yet.
+        self._unanswered: dict[str, int] = {}
+        # The number of the last one.
+        self.last_sent = 0
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
@@ -124,19 +138,38 @@ class DeclaredQueues:
             return queue
         return self._by_name[name] if name in self._unanswered else None
 
-    def add(self, name: str, queue: QueueSpec, *, is_answered: bool = True) -> None:
-        """Remember a queue; its name may be the broker's choice. ``is_answered``: the broker has declared it."""
+    def add(self, name: str, queue: QueueSpec) -> None:
+        """Remember a queue that the broker has declared; its name may be the broker's choice."""
         if len(self._by_name) >= _REMEMBERED_QUEUES:
             self.discard(next(iter(self._by_name)))
         self._by_name[name] = queue
-        if is_answered:
-            self._unanswered.discard(name)
-        else:
-            self._unanswered.add(name)
+        self._unanswered.pop(name, None)
 
-    def answered(self, name: str) -> None:
-        """The broker has declared a queue."""
-        self._unanswered.discard(name)
+    def add_unanswered(self, queue: QueueSpec) -> None:
+        """Remember a queue that the broker is told to declare."""
+        self.add(queue.name, queue)
+        self.last_sent += 1
+        self._unanswered[queue.name] = self.last_sent
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further declaration may go out before others are answered."""
+        return len(self._unanswered) >= _MOST_UNANSWERED
+
+    def answered(self, last: int) -> None:
+        """The broker has carried out all declarations up to this number."""
+        self._unanswered = {name: number for name, number in self._unanswered.items() if number > last}
+
+    def refused(self, text: str) -> str:
+        """The queue that the broker has refused to declare, by name; empty if its text, which may be cut, tells none.
+
+        The text names the queue, or the dead-letter exchange that the user may not use.
+        """
+        found = _NAMED_QUEUE.search(text)
+        if found is not None:
+            fitting = [name for name in self._unanswered if f"{name}'".startswith(found[1][: len(name) + 1])]
+            return max(fitting, key=len, default="")
+        return next((name for name in self._unanswered if self._by_name[name].is_named_in(text)), "")
 
     def discard_unanswered(self) -> None:
         """Forget those, since their channel is lost."""
@@ -145,7 +178,7 @@ class DeclaredQueues:
 
     def discard(self, name: str) -> bool:
         """Forget a queue; whether it was known."""
-        self._unanswered.discard(name)
+        self._unanswered.pop(name, None)
         return self._by_name.pop(name, None) is not None
 
     def clear(self) -> None:

@@ -247,9 +247,14 @@ class Session:
         """Whether a frame that the decoder has handed out waits to be carried out."""
         return self._context.pending.has_frame
 
-    def queue_declared(self, name: str) -> None:
-        """The broker has answered the declaration of a queue for which messages were published already."""
-        self._context.declared_queues.answered(name)
+    @property
+    def declarations(self) -> int:
+        """How many queues the session has declared in front of messages that it publishes."""
+        return self._context.declared_queues.last_sent
+
+    def declarations_answered(self, last: int) -> bool:
+        """The broker has carried out so many of these declarations; whether the session may go on for that."""
+        return self._publisher.declarations_answered(last)
 
     @property
     def has_unlogged_errors(self) -> bool:
@@ -579,8 +584,9 @@ class Session:
             return
         if event.publishing and self._ride_through.publish_refused(event.code, event.text):
             return
-        if event.queue:
-            receipt = self._publisher.confirms.receipt_of_declaration(event.queue)
+        if event.of_declaration:
+            queue = context.declared_queues.refused(event.text)
+            receipt = self._publisher.confirms.receipt_of_declaration(queue)
         elif event.publishing and self._transactions.committing is not None:
             receipt = context.receipt_of(self._transactions.committing)
         elif event.publishing:

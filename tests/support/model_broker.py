@@ -38,6 +38,8 @@ class RefusalError(Exception):
         super().__init__(text)
         self.code = code
         self.text = text
+        # Whether the refused method is a declaration in front of a message.
+        self.of_declaration = False
 
 
 @dataclass(frozen=True, slots=True)

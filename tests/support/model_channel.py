@@ -127,6 +127,8 @@ class Channel:
                     return
                 if isinstance(found, commands.Basic.Publish):
                     self._publish(found, frames)
+                elif isinstance(found, commands.Queue.Declare):
+                    self._declare(found)
                 elif isinstance(found, commands.Basic.Ack):
                     self._settle(found.delivery_tag, found.multiple)
                 elif isinstance(found, commands.Basic.Nack):
@@ -166,6 +168,16 @@ class Channel:
             self.returned(Return(312, b"NO_ROUTE", *route, message.properties, len(pieces)))
         if self.confirms:
             self._outcomes.append(accepted)
+
+    def _declare(self, method: commands.Queue.Declare) -> None:
+        """Declare a queue in front of its message."""
+        assert method.nowait, "nobody waits for the answer"
+        flags = {"durable": method.durable, "exclusive": method.exclusive, "auto_delete": method.auto_delete}
+        try:
+            self._broker.declare(method.queue, **flags, arguments=method.arguments, owner=self._owner)
+        except RefusalError as refusal:
+            refusal.of_declaration = True
+            raise
 
     def _check(self, properties: commands.Basic.Properties) -> None:
         user, expiration = properties.user_id, properties.expiration

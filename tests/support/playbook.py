@@ -8,7 +8,7 @@ as ``ack 3 multiple``. Bytes for the broker are read with pamqp.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from pamqp import body, commands, frame, header
 
@@ -20,6 +20,7 @@ from gateway.pieces import joined
 from gateway.session import ops
 from gateway.session.connect import renews_tokens
 from gateway.session.context import State
+from gateway.session.queues import QueueSpec
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 from gateway.stomp.decoder import Decoder, FrameLimits
@@ -100,6 +101,8 @@ class Playbook:
         self._channels = iter(range(PUBLISHING + 1, 0x10000))
         # The number of the publishing channel.
         self.publishing = PUBLISHING
+        # The queues that the session has declared in front of messages that were looked at.
+        self.declared: list[QueueSpec] = []
 
     # What goes in.
 
@@ -164,6 +167,10 @@ class Playbook:
                 # What is sent to a queue that the session has declared is always mandatory.
                 mandatory = "mandatory " if found.mandatory and found.exchange else ""
                 words.append(f"{mandatory}{found.exchange or '-'} {found.routing_key} ")
+            elif isinstance(found, commands.Queue.Declare):
+                assert found.nowait
+                flags = {"durable": found.durable, "exclusive": found.exclusive, "auto_delete": found.auto_delete}
+                self.declared.append(QueueSpec(found.queue, **flags, arguments=cast("Any", found.arguments or {})))
             elif isinstance(found, body.ContentBody):
                 words[-1] += found.value.decode("utf-8", "backslashreplace")
             else:

@@ -91,6 +91,8 @@ class ModelBridge:
             publishes = b"".join(session.take_publishes())
             busy = bool(publishes)
             self._publishing.write(publishes)
+            if self._publishing.is_open:
+                busy |= session.declarations_answered(session.declarations)
         for subscription, settlements in session.take_settlements():
             busy = True
             channel = self._consuming.get(subscription)
@@ -242,7 +244,8 @@ class ModelBridge:
         self._heard.append(lambda: self._session.message_returned(returned))
 
     def _closed(self, refusal: RefusalError, *, publishing: bool) -> None:
-        self._heard.append(lambda: self._session.handle(ops.ChannelClosed(refusal.code, refusal.text, publishing)))
+        event = ops.ChannelClosed(refusal.code, refusal.text, publishing, refusal.of_declaration)
+        self._heard.append(lambda: self._session.handle(event))
 
     def _cancelled(self, subscription: Subscription) -> None:
         channel = self._consuming.pop(subscription, None)

@@ -350,16 +350,17 @@ class Bridge:
         self._session.handle(event)
         self._callbacks.advance()
 
-    def channel_closed(self, refusal: UpstreamError, *, publishing: bool, queue: str = "") -> None:
-        """The broker closed a channel, perhaps because it refused to declare this queue."""
+    def channel_closed(self, refusal: UpstreamError, *, publishing: bool) -> None:
+        """The broker closed a channel without being asked, perhaps because it refused to declare a message's queue."""
         if self._is_forgotten:
             return
-        is_away = bool(queue) and refusal.code == NOT_FOUND
+        of_declaration = publishing and refusal.method == QUEUE_DECLARE
+        is_away = of_declaration and refusal.code == NOT_FOUND
         if is_away:
             # A declaration makes a queue that does not exist.
             self._pool.queue_away(self._session.settings)
             self.parts.restorer.log.waits(refusal.text)
-        self.handle(ops.ChannelClosed(refusal.code, refusal.text, publishing, queue, is_away))
+        self.handle(ops.ChannelClosed(refusal.code, refusal.text, publishing, of_declaration, is_away))
 
     @property
     def subscriptions(self) -> Collection[Subscription]:

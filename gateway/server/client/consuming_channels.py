@@ -31,8 +31,8 @@ class ChannelsOwner(LinkUser, Protocol):
     def handle(self, event: ops.Event) -> None:
         """Something happened at the broker."""
 
-    def channel_closed(self, refusal: UpstreamError, *, publishing: bool, queue: str = "") -> None:
-        """The broker closed a channel, perhaps because it refused to declare this queue."""
+    def channel_closed(self, refusal: UpstreamError, *, publishing: bool) -> None:
+        """The broker closed a channel without being asked."""
 
 
 class ConsumingChannels:
@@ -190,4 +190,8 @@ class ConsumingChannels:
                 async with channel.link.closing if self.is_released else nullcontext():
                     await self.close(channel, queue, counts=is_counted)
 
-        await asyncio.gather(*(close_remaining() for _ in channels[:CLOSING_AT_ONCE]))
+        if len(channels) > 1:
+            await asyncio.gather(*(close_remaining() for _ in channels[:CLOSING_AT_ONCE]))
+        else:
+            # At once, and without a task: most sessions have one.
+            await close_remaining()

@@ -176,7 +176,7 @@ def test_a_send_under_way_is_published_before_the_gateway_stops(play: Playbook) 
 
 def test_a_send_under_way_is_no_unknown_command_when_the_gateway_stops(play: Playbook) -> None:
     _send(play, "r1")
-    play.client("SEND", "destination:/queue/q", body="waits for its queue")
+    play.client("SEND", "destination:/queue/q", "exclusive:true", body="waits for its queue")
     assert isinstance(play.asked(), ops.PreparePublisher)
     play.session.shut_down()
     play.broker(ops.PublisherPrepared(1, 4096, confirms=True))

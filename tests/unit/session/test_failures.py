@@ -78,18 +78,18 @@ def test_receipts_are_not_sent_for_what_a_closed_channel_left_unconfirmed(play: 
 
 def test_a_message_that_closed_the_channel_under_a_frame_that_waited_is_the_one_that_is_named(play: Playbook) -> None:
     _sent(play, ("/exchange/e/k", "r1"), ("/topic/a", "r2"))
-    play.client("SEND", "destination:/queue/q", "receipt:r3")
+    play.client("SEND", "destination:/queue/q", "exclusive:true", "receipt:r3")
     assert isinstance(play.asked(), ops.PreparePublisher)
     play.broker(ops.OperationFailed(404, MISSING, of_publish=True))
     assert play.said() == [f"ERROR for r1 not_found: {MISSING}"]
 
 
 def test_a_queue_that_may_not_be_declared_is_an_error_for_the_frame_that_wanted_it(play: Playbook) -> None:
-    _sent(play, ("/topic/a", "r1"))
+    _sent(play, ("/topic/a", "r1"), ("/queue/b", "rb"))
     play.client("SEND", "destination:/queue/q", "x-dead-letter-exchange:dead", "receipt:r2")
-    assert isinstance(play.asked(), ops.PreparePublisher)
+    assert len(play.published()) == 1
     text = "ACCESS_REFUSED - access to exchange 'dead' in vhost '/' refused for user 'guest'"
-    play.broker(ops.OperationFailed(403, text))
+    play.broker(ops.ChannelClosed(403, text, publishing=True, of_declaration=True))
     assert play.said() == [f"ERROR for r2 access_refused: {text}"]
 
 

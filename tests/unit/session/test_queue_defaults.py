@@ -28,9 +28,9 @@ def playing(pattern: str, arguments: dict[str, str | int], *more: QueueArguments
 
 def sent(play: Playbook, destination: str, *lines: str) -> QueueSpec:
     play.client("SEND", f"destination:{destination}", *lines)
-    queue = play.prepare().queue
-    assert queue is not None
-    return queue
+    play.prepare()
+    assert len(play.published()) == 1
+    return play.declared[-1]
 
 
 def subscribed(play: Playbook, destination: str, *lines: str) -> QueueSpec:
@@ -129,7 +129,7 @@ def test_temporary_queues() -> None:
 def test_a_stream_is_known_as_one_also_where_a_send_declared_it() -> None:
     play = playing("/queue/*", {"x-queue-type": "stream"})
     sent(play, "/queue/q")
-    assert play.published()
+    play.session.declarations_answered(play.session.declarations)
     play.client("SUBSCRIBE", "id:1", "destination:/queue/q", "ack:client", "prefetch-count:10")
     operation = play.asked()
     assert isinstance(operation, ops.Subscribe)

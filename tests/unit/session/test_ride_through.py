@@ -269,8 +269,8 @@ def test_a_queue_without_unconfirmed_messages_is_declared_again_for_the_next_one
     assert operation.queues == ()
     play.recover(operation)
     play.client("SEND", "destination:/queue/q", body="2")
-    assert play.prepare().queue == QueueSpec("q", durable=True)
     assert play.published() == ["- q 2"]
+    assert play.declared == [QueueSpec("q", durable=True)] * 2
 
 
 def test_an_alarm_of_the_lost_broker_holds_nobody(play: Playbook) -> None:
@@ -918,7 +918,7 @@ def test_a_message_that_comes_after_the_exchanges_of_a_virtual_host_waits_for_it
 
 def test_what_is_asked_for_with_such_a_message_is_asked_for_again(play: Playbook) -> None:
     sending(play, ("/topic/t", "r", "one"))
-    play.client("SEND", "destination:/queue/q", "receipt:s", body="two")
+    play.client("SEND", "destination:/queue/q", "exclusive:true", "receipt:s", body="two")
     play.broker(ops.OperationFailed(404, _NO_EXCHANGE, of_publish=True))
     _come_back(play)
     assert play.published() == ["amq.topic t one"]

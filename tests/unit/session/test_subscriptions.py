@@ -232,8 +232,9 @@ def test_a_session_that_is_over_lets_go_of_its_subscriptions_a_part_at_a_time(pl
 def test_a_queue_that_is_only_consumed_is_declared_by_the_first_send(play: Playbook) -> None:
     play.subscribe("1", "/amq/queue/q")
     play.client("SEND", "destination:/queue/q")
-    assert play.prepare().queue == QueueSpec("q", durable=True)
+    play.prepare()
     play.published()
+    assert play.declared == [QueueSpec("q", durable=True)]
 
 
 def test_the_queue_of_a_reply_to_has_the_window_of_automatic_acknowledgement(play: Playbook) -> None:

@@ -142,20 +142,13 @@ def test_a_session_that_ends_deletes_its_subscriptions_queues_before_it_closes_t
     play(scene, subscription_queues="exclusive")
 
 
-@pytest.mark.parametrize(
-    ("frame", "methods"),
-    [
-        ("SEND\ndestination:/topic/x\n\nhi", ["Channel.Open", "Confirm.Select"]),
-        ("SEND\ndestination:/queue/x\n\nhi", ["Channel.Open", "Confirm.Select", "Queue.Declare"]),
-    ],
-)
-def test_what_a_first_message_needs_is_asked_for_at_once(frame: str, methods: list[str]) -> None:
+def test_what_a_first_message_needs_is_asked_for_at_once() -> None:
     """Each answer that is awaited before the next question costs a round trip to the broker."""
 
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         broker.script = lambda link, method: None
-        await client.say(frame)
-        assert broker.methods == methods
+        await client.say("SEND\ndestination:/topic/x\n\nhi")
+        assert broker.methods == ["Channel.Open", "Confirm.Select"]
 
     play(scene)
 

@@ -210,7 +210,7 @@ def test_first_messages_follow_the_declarations_of_their_queues_at_once() -> Non
         broker.methods.clear()
         broker.script = lambda link, method: None
         await client.say(*(f"SEND\ndestination:/queue/{name}\n\nhi" for name in "abc"))
-        assert data_methods(broker) == ["Queue.Declare", "Basic.Publish"] * 3
+        assert data_methods(broker) == [*["Queue.Declare", "Basic.Publish"] * 3, "Basic.Qos"]
 
     play(scene)
 
@@ -278,9 +278,10 @@ def test_few_declarations_are_on_their_way_at_a_time_since_others_wait_behind_th
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         await client.say("SEND\ndestination:/topic/a\n\nhi")
         broker.methods.clear()
-        broker.script = lambda link, method: None
-        await client.say(*(f"SEND\ndestination:/queue/{number}\n\nhi" for number in range(40)))
-        assert broker.methods.count("Queue.Declare") == 17
+        await client.say(*(f"SEND\ndestination:/queue/{number}\n\nhi" for number in range(100)), seconds=0)
+        assert broker.methods.count("Queue.Declare") == 64
+        await asyncio.sleep(1)
+        assert broker.methods.count("Queue.Declare") == 100
 
     play(scene)
 
