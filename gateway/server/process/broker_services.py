@@ -186,7 +186,7 @@ async def _try_archive(virtual_host: VirtualHost, archive: Archive) -> tuple[str
             return f"{about}: yes, {await _found(connection, archive, virtual_host.default_topic_exchange)}", ""
     except (ShipError, *CONNECTION_EXCEPTIONS) as error:
         advice = "Correct user under archives if the broker refuses the login."
-        if "ACCESS_REFUSED" in reason_of(error):
+        if "ACCESS_REFUSED" in reason_of(error) and not isinstance(error, ShipError):  # which is of the login
             advice = (
                 f"Give {user} the permissions configure, write and read on {archive.stream}, and read on the exchanges "
                 f"of its destinations: rabbitmqctl set_permissions -p {broker.virtual_host} {user} CONF WRITE READ."
