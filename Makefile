@@ -12,7 +12,7 @@ WORKERS := 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint style types law docs tests test-brokers test-pythons test-deb dist deb kills clients fuzz audit mutants bench bench-journal bench-ingest
+.PHONY: help setup run test quick lint style types law docs tests test-brokers test-pythons test-deb dist deb kills clients fuzz audit mutants bench bench-journal bench-ingest
 .PHONY: bench-floor bench-full bench-growth bench-neighbours bench-pages bench-report bench-stream bench-workers demo-pipeline demo-cluster chaos soak clean
 .SILENT:
 
@@ -23,6 +23,7 @@ help:
 	echo "make test    check style, types, import law and docs, and run all tests; PYTEST='-k name' selects tests"
 	echo "             WORKERS=2                                       so many processes run them, 3 without"
 	echo "make lint    the same without the tests"
+	echo "make quick   for every change, in two minutes: style, types, import law, unit and property tests; PYTEST='-k name'"
 	echo "make test-brokers run parity, system, fault and cluster tests on RabbitMQ 3.10, 4.0 and the newest; BROKER=4.0 on one; needs root"
 	echo "make test-pythons run the tests of the gateway on every Python from 3.11 on that is here; ARGS=--debian adds those of Debian's unstable"
 	echo "make dist    build wheel, sdist, Debian package, SBOM and checksums in dist/; make deb: the Debian package alone"
@@ -75,6 +76,11 @@ run: $(STAMP)
 test: lint tests
 
 lint: style types law docs
+
+# What needs no broker and none of the programs of `make tests`, with fewer examples of Hypothesis.
+quick: style types law
+	echo "== quick tests"
+	HYPOTHESIS_PROFILE=few $(BIN)/python -m pytest tests/unit tests/property --ignore tests/unit/deploy -n 2 $(PYTEST)
 
 style: $(PIPELINE)
 	echo "== style"
