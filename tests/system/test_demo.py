@@ -32,6 +32,6 @@ async def test_the_journal_has_exactly_what_the_clients_did(laboratory: Broker, 
     assert of_journal(journal) == counted
     assert counted["", "errors"] > mistakes.MISTAKES  # and the rejected messages
     # A client that asks for a virtual host that is none is the only one that an operator could help.
-    [line] = (tmp_path / "gateway.log").read_text().splitlines()
+    [line] = [line for line in (tmp_path / "gateway.log").read_text().splitlines() if "[audit]" not in line]
     assert "login refused" in line
     assert "warehouse-9" in line
