@@ -80,7 +80,7 @@ SESSIONS: Final[Listing[ClientConnection]] = Listing(
         "subscriptions": lambda client: len(client.session.subscriptions.all),
         "unacknowledged": unacknowledged,
         "unconfirmed": lambda client: len(client.session.confirms),
-        "transactions": lambda client: client.session.open_transactions,
+        "transactions": lambda client: len(client.session.context.transactions),
         "frames_received": lambda client: client.session.traffic.frames_received,
         "messages_published": published,
         "messages_delivered": delivered,

@@ -303,19 +303,11 @@ class ConnectHandler:
             login = self._request.login
             self._refuse(error_frames.login_failed(event.code, event.text, login.login, login.settings), _LOGGED)
 
-    def broker_unreachable(self, event: ops.BrokerUnreachable) -> None:
-        """No broker answered."""
-        self._refuse(error_frames.broker_unreachable())
-
-    def session_refused(self, event: ops.SessionRefused) -> None:
-        """There are as many sessions as allowed."""
-        self._refuse(error_frames.too_many_sessions(event.whose, event.limit), _LOGGED)
-
-    def too_many_failed(self, event: ops.TooManyFailedLogins) -> None:
+    def not_tried(self, event: ops.LoginNotTried) -> None:
         """The broker was not asked about the login."""
-        self._refuse(error_frames.too_many_failed_logins(event.seconds), _LOGGED)
+        self._refuse(event.error, _LOGGED if event.is_logged else None)
 
-    def _refuse(self, error: StompError, refused: RefusedLogin | None = None) -> None:
+    def _refuse(self, error: StompError, refused: RefusedLogin | None) -> None:
         """Refuse the client. It may send another CONNECT; one that left CONNECT out is closed."""
         error.refused_login = refused
         request, self._request = self._request, None

@@ -1,15 +1,18 @@
 """Operations that a session asks the broker for, and events: their outcome, and what happens at the broker.
 
 A session has one operation under way, or several SUBSCRIBEs; the frames behind wait. Publishing, acknowledging and
-delivering are not operations: they are bytes, and never wait.
+delivering are not operations: they are bytes, and never wait. The ``purpose`` of an operation is the request in words,
+for an ERROR.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from gateway.config.virtual_host import VirtualHost
+from gateway.errors import StompError
 from gateway.session.queues import Argument, QueueSpec
 from gateway.session.subscription import Subscription
 
@@ -18,7 +21,7 @@ from gateway.session.subscription import Subscription
 class Login:
     """Let the broker decide on credentials and virtual host.
 
-    Answered by LoggedIn, LoginFailed, BrokerUnreachable, SessionRefused or TooManyFailedLogins.
+    Answered by LoggedIn, LoginFailed or LoginNotTried.
     """
 
     settings: VirtualHost
@@ -27,10 +30,7 @@ class Login:
     is_from_file: bool = False
     """Whether the passcode is the operator's, from the configuration, and the client did not send it."""
 
-    @property
-    def purpose(self) -> str:
-        """The request in words, for an ERROR."""
-        return "to check the login"
+    purpose: ClassVar[str] = "to check the login"
 
     def __repr__(self) -> str:
         # The passcode stays out of every log and traceback.
@@ -51,7 +51,7 @@ class PreparePublisher:
 
     @property
     def purpose(self) -> str:
-        """The request in words, for an ERROR."""
+        """See at the top."""
         name = "" if self.queue is None else f", and to declare the queue '{self.queue.name}'"
         return f"to open a channel for messages{name}"
 
@@ -75,7 +75,7 @@ class Subscribe:
 
     @property
     def purpose(self) -> str:
-        """The request in words, for an ERROR."""
+        """See at the top."""
         return f"to start a subscription to '{self.subscription.destination.decode(errors='replace')}'"
 
     @property
@@ -104,7 +104,7 @@ class Unsubscribe:
 
     @property
     def purpose(self) -> str:
-        """The request in words, for an ERROR."""
+        """See at the top."""
         return f"to end the subscription to '{self.subscription.destination.decode(errors='replace')}'"
 
 
@@ -117,20 +117,14 @@ class RenewToken:
 
     token: bytes = field(repr=False)
 
-    @property
-    def purpose(self) -> str:
-        """The request in words, for an ERROR."""
-        return "to check the new token"
+    purpose: ClassVar[str] = "to check the new token"
 
 
 @dataclass(frozen=True, slots=True)
 class CloseUpstream:
     """Close every channel of the session in an orderly way. Answered by UpstreamClosed."""
 
-    @property
-    def purpose(self) -> str:
-        """The request in words, for an ERROR."""
-        return "to close the session's channels"
+    purpose: ClassVar[str] = "to close the session's channels"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +133,7 @@ class FindQueues:
 
     queues: tuple[str, ...]
 
-    @property
-    def purpose(self) -> str:
-        """The request in words, for an ERROR."""
-        return "to find a queue"
+    purpose: ClassVar[str] = "to find a queue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +155,7 @@ class Recover:
     has_refused: bool = False
     is_refusal: bool = False
 
-    @property
-    def purpose(self) -> str:
-        """The request in words, for an ERROR."""
-        return "to bring back what was lost with a link"
+    purpose: ClassVar[str] = "to bring back what was lost with a link"
 
 
 Operation = Login | PreparePublisher | Subscribe | Unsubscribe | RenewToken | CloseUpstream | FindQueues | Recover
@@ -194,23 +182,14 @@ class LoginFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerUnreachable:
-    """The broker could not be asked about the login. The client has to connect again."""
+class LoginNotTried:
+    """The broker was not asked about the login, or it does not count. ``is_logged``: the server has logged the refusal.
 
+    No broker could be asked, there are as many sessions as allowed, or too many logins from the address have failed.
+    """
 
-@dataclass(frozen=True, slots=True)
-class SessionRefused:
-    """There are as many sessions as allowed. ``whose`` names the user, address or virtual host, ``limit`` how many."""
-
-    whose: str
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class TooManyFailedLogins:
-    """So many logins from the client's address have failed that no other is tried for some ``seconds``."""
-
-    seconds: int
+    error: StompError
+    is_logged: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +349,7 @@ class RecoveryFailed:
 
 
 Event = (
-    LoggedIn | LoginFailed | BrokerUnreachable | SessionRefused | TooManyFailedLogins | PublisherPrepared | Subscribed
+    LoggedIn | LoginFailed | LoginNotTried | PublisherPrepared | Subscribed
     | Unsubscribed | TokenRenewed | TokenRefused | UpstreamClosed | OperationFailed | ChannelClosed | ConsumerCancelled
     | AccessRevoked | QueueAway | QueueBack | QueuesFound | LinkLost | OperationInterrupted | Recovered | RecoveryFailed
 )  # fmt: skip

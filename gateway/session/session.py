@@ -1,7 +1,7 @@
 """One STOMP session: frames, deliveries and events in; bytes for the client and the broker, and operations, out.
 
-The server talks to `Session`, and to two parts that it hands out: each `Subscription`, which a link calls for every
-delivery, and `PublisherConfirms`, which knows what is unanswered. The parts share one `SessionContext`::
+The server calls `Session`, reads the `SessionContext` that its parts share, and calls two of the parts: `Subscriptions`
+with each `Subscription`, for deliveries and their settling, and `PublisherConfirms`, which knows what is unanswered::
 
     Session ─┬─ ConnectHandler      CONNECT, STOMP
              ├─ TokenHandler        TOKEN
@@ -19,10 +19,10 @@ delivery, and `PublisherConfirms`, which knows what is unanswered. The parts sha
 The server feeds a session and carries out what it asks for:
 
 * in: ``run`` with the decoder that holds the client's bytes; ``confirm``, ``message_returned`` and
-  ``Subscription.deliver`` from the broker; ``handle`` for events; ``hold`` and ``release``; ``time_passed``;
-* out: ``output`` for the client, ``take_publishes`` and ``take_settlements`` for the broker, ``take_operation``, and
-  ``take_errors`` for the log. All are collected per batch, and none of them waits for anything;
-* questions: ``state``, ``wants_read``, ``holds``, ``close_reason`` and the like.
+  ``Subscription.deliver`` from the broker; ``handle`` for events; ``time_passed``; and reasons in ``holds``;
+* out: ``output`` for the client, ``take_publishes`` and ``Subscriptions.take_settlements`` for the broker,
+  ``take_operation``, and ``take_errors`` for the log. All are collected per batch, and none of them waits;
+* questions: ``state``, ``wants_read``, ``holds``, ``close_reason``, and whatever else ``context`` has.
 
 Frames take effect in order. A frame that first needs something from the broker (a channel, a queue) asks for one
 operation. The frames behind it wait in the decoder meanwhile, because the session is *held*. A hold is a named reason
@@ -45,7 +45,7 @@ from gateway.session.context import READING, Hold, SessionContext, State
 from gateway.session.disconnect import DisconnectHandler
 from gateway.session.observer import SessionObserver
 from gateway.session.publish import Publisher
-from gateway.session.ride_through import RideThrough, rename_queue, request_of
+from gateway.session.ride_through import RideThrough
 from gateway.session.subscribe import AckHandler, SubscribeHandler
 from gateway.session.subscription import Subscription
 from gateway.stomp.decoder import Decoder, FrameLimits
@@ -101,20 +101,19 @@ class Session:
     """
 
     __slots__ = (
-        "_acknowledgements", "_clock", "_connect", "_context", "_disconnect", "_limits", "_publisher", "_ride_through",
+        "_acknowledgements", "_clock", "_connect", "_disconnect", "_limits", "_publisher", "_ride_through",
         "_stalled", "_subscriber", "_tokens", "_transactions", "_turn_time", "auto_acks", "awaited_for_sends",
-        "confirms", "holds", "identity", "max_frames_per_turn", "output", "reached_turn_limit", "refuses_sends",
-        "subscriptions", "traffic", "unanswered",
+        "confirms", "context", "holds", "identity", "max_frames_per_turn", "output", "reached_turn_limit",
+        "refuses_sends", "subscriptions", "traffic", "unanswered",
     )  # fmt: skip
 
     def __init__(
         self, identity: bytes, product: bytes, resolve: FindVirtualHost, limits: FrameLimits, now: float = 0.0
     ) -> None:
         default = resolve(None)
-        context = SessionContext(identity, strict=default is not None and default.strict)
-        self._context = context
+        context = self.context = SessionContext(identity, strict=default is not None and default.strict)
         self._limits = limits
-        # For the server to read. It empties ``output``, and resets the urgency of ``auto_acks``.
+        # For the server to read. It empties ``output``, resets the urgency of ``auto_acks``, and has holds of its own.
         self.identity = identity
         self.output = context.output
         self.holds = context.holds
@@ -153,14 +152,14 @@ class Session:
 
         The session must be able to bring them back, and their queues must outlive their last consumer.
         """
-        return self._context.rides_through and all(map(_outlives_consumers, subscriptions))
+        return self.context.rides_through and all(map(_outlives_consumers, subscriptions))
 
     def is_quiet(self, subscriptions: Iterable[Subscription], *, publishing: bool) -> bool:
         """Whether nothing is under way: no operation, and no delivery of these subscriptions that is not settled.
 
         ``publishing``: and no message without its confirm.
         """
-        context = self._context
+        context = self.context
         return (
             context.state is State.CONNECTED
             and not context.pending.asked
@@ -171,16 +170,11 @@ class Session:
 
     def renew_publisher(self) -> bool:
         """Ask for another publishing channel in place of the present one; False if something else is under way."""
-        context = self._context
+        context = self.context
         if not self.is_quiet((), publishing=False) or self.has_publishes or Hold.COMMIT in self.holds:
             return False
         context.ask(ops.PreparePublisher(self.has_confirms, None, is_fresh=True), None)
         return True
-
-    @property
-    def keeps_after_send_error(self) -> bool:
-        """Whether it continues when the broker refuses one of its SENDs."""
-        return self._context.keeps_after_send_error
 
     @property
     def is_recovering(self) -> bool:
@@ -190,17 +184,17 @@ class Session:
     @property
     def state(self) -> State:
         """Where the session is in its life."""
-        return self._context.state
+        return self.context.state
 
     @property
     def wants_read(self) -> bool:
         """Whether ``run`` would take frames of the client now."""
-        return not self.holds and self._context.state in READING
+        return not self.holds and self.context.state in READING
 
     @property
     def close_reason(self) -> CloseReason | None:
         """Why the session is closed; None before."""
-        return self._context.close_reason
+        return self.context.close_reason
 
     @property
     def is_left_by_client(self) -> bool:
@@ -210,17 +204,17 @@ class Session:
     @property
     def settings(self) -> VirtualHost:
         """The settings of its virtual host; before the login, one without a name."""
-        return self._context.settings
+        return self.context.settings
 
     @property
     def login(self) -> bytes | None:
         """The user's name; None before the login."""
-        return self._context.login
+        return self.context.login
 
     @property
     def version(self) -> bytes:
         """The version of STOMP that was agreed on."""
-        return self._context.version
+        return self.context.version
 
     @property
     def heartbeats(self) -> Heartbeats:
@@ -240,50 +234,16 @@ class Session:
     @property
     def operation(self) -> ops.Operation | None:
         """The operation that the broker carries out."""
-        return self._context.operation
+        return self.context.operation
 
     @property
     def has_frame(self) -> bool:
         """Whether a frame that the decoder has handed out waits to be carried out."""
-        return self._context.pending.has_frame
-
-    @property
-    def declarations(self) -> int:
-        """How many queues the session has declared in front of messages that it publishes."""
-        return self._context.declared_queues.last_sent
+        return self.context.pending.has_frame
 
     def declarations_answered(self, last: int) -> bool:
         """The broker has carried out so many of these declarations; whether the session may go on for that."""
         return self._publisher.declarations_answered(last)
-
-    @property
-    def has_unlogged_errors(self) -> bool:
-        """Whether there are ERRORs that ``take_errors`` has not returned yet."""
-        return bool(self._context.unlogged_errors)
-
-    @property
-    def open_transactions(self) -> int:
-        """Transactions that are open."""
-        return len(self._context.transactions)
-
-    @property
-    def has_auto_acks(self) -> bool:
-        """Whether deliveries under ack:auto wait to be settled."""
-        return bool(self.subscriptions.auto_acks.subscriptions)
-
-    @property
-    def client_writable(self) -> bool:
-        """Whether the client takes messages about as fast as they come."""
-        return self._context.client_writable
-
-    @staticmethod
-    def request_of(subscription: Subscription) -> ops.Subscribe | None:
-        """The operation that brings a subscription back; None if it has ended."""
-        return request_of(subscription)
-
-    def rename_queue(self, subscription: Subscription) -> bool:
-        """Give a subscription another queue if its own is away and may be left; whether it has another one now."""
-        return rename_queue(self._context, subscription)
 
     def what_is_lost(self) -> ops.Recover:
         """The subscriptions and channels that the pending recovery has to restore now."""
@@ -305,33 +265,13 @@ class Session:
         """Note what the server knows of the client. ``observe`` is called at the login, for the session's observer."""
         self._connect.set_client(client, observe)
 
-    def set_max_frames_per_turn(self, frames: int) -> None:
-        """Bound the frames that one call of ``run`` takes, so that other clients get their turn."""
-        self.max_frames_per_turn = frames
-
     def set_turn_time(self, clock: Callable[[], float], duration: float) -> None:
         """Bound the time that one call of ``run`` takes; by this clock, and not counting the frame under way."""
         self._clock, self._turn_time = clock, duration
 
-    def set_client_writable(self, writable: bool) -> None:
-        """Note whether the client takes messages about as fast as they come."""
-        self._context.client_writable = writable
-
-    def set_unsettled(self, is_unsettled: Callable[[VirtualHost], bool]) -> None:
-        """``is_unsettled``: whether brokers went or came recently, so that refusals may be temporary."""
-        self._context.is_unsettled = is_unsettled
-
     def set_blocked(self, blocked: bool) -> None:
         """Note a broker alarm, or its end. During an alarm the client is held after its next SEND."""
         self._publisher.set_blocked(blocked)
-
-    def hold(self, reason: Hold) -> None:
-        """Do not read the client until the reason is released."""
-        self.holds.add(reason)
-
-    def release(self, reason: Hold) -> None:
-        """Remove a reason not to read."""
-        self.holds.discard(reason)
 
     def time_passed(self, now: float) -> None:
         """Note the time, and drop transactions that were open for too long.
@@ -355,8 +295,8 @@ class Session:
     @property
     def _is_stalled(self) -> bool:
         """Whether nothing but the broker, which takes no messages, keeps SENDs from being carried out."""
-        holds, pending = self.holds, self._context.pending
-        if not holds or not holds <= _FOR_BROKER or self._context.state is not State.CONNECTED:
+        holds, pending = self.holds, self.context.pending
+        if not holds or not holds <= _FOR_BROKER or self.context.state is not State.CONNECTED:
             return False
         if holds <= {Hold.LINK_WRITE} and not self.has_confirms:
             # Nothing says that the broker takes no messages; it reads them more slowly than they come.
@@ -372,7 +312,7 @@ class Session:
 
         HOT: the loop of every frame.
         """
-        context, holds = self._context, self.holds
+        context, holds = self.context, self.holds
         pending = context.pending
         received, turn_ends = 0, self._clock() + self._turn_time
         max_frames = self.max_frames_per_turn
@@ -410,7 +350,7 @@ class Session:
 
     def _run_held(self, decoder: Decoder) -> None:
         """Carry out the frames that were held as far as their turn has come, or refuse SENDs that are held."""
-        context = self._context
+        context = self.context
         while context.pending.has_frame and (waiting := context.take_frame()) is not None:
             self._carry_out(waiting)
             self._disconnect.advance()
@@ -419,7 +359,7 @@ class Session:
 
     def _refuse_sends(self, decoder: Decoder) -> None:
         """Answer SENDs with an ERROR until the broker takes messages, or another frame comes, which waits."""
-        context, seconds = self._context, self.settings.hold_sends_for or 0.0
+        context, seconds = self.context, self.settings.hold_sends_for or 0.0
         for _ in range(self.max_frames_per_turn):
             if not self._is_stalled:
                 self.refuses_sends, self._stalled = False, None
@@ -440,12 +380,12 @@ class Session:
         """Tell the client what is wrong with its bytes, and close."""
         if isinstance(error, TlsHandshakeError) and self.login is None:
             # The client waits for a TLS handshake, and would not understand an ERROR.
-            self._context.close(CloseReason.TLS_ON_PLAIN_PORT)
+            self.context.close(CloseReason.TLS_ON_PLAIN_PORT)
         elif isinstance(error, HttpRequestError) and self.login is None:
-            self._context.output.append(error_frames.HTTP_ANSWER)
-            self._context.close(CloseReason.HTTP_ON_STOMP_PORT)
+            self.context.output.append(error_frames.HTTP_ANSWER)
+            self.context.close(CloseReason.HTTP_ON_STOMP_PORT)
         else:
-            self._context.fail(error_frames.malformed(str(error)))
+            self.context.fail(error_frames.malformed(str(error)))
 
     def _carry_out_plain(self, frame: Frame, decoder: Decoder, most: int) -> int:
         """Carry out a plain SEND or ACK and the following similar ones. Returns how many. HOT: once per frame."""
@@ -455,7 +395,7 @@ class Session:
 
     def _carry_out(self, frame: Frame) -> None:
         """One look-up in the state table, one call."""
-        context = self._context
+        context = self.context
         try:
             handler = COMMANDS[context.state].get(frame.header_block.command)
             if handler is None:
@@ -469,7 +409,7 @@ class Session:
 
     def _fail(self, error: StompError, frame: Frame) -> None:
         """Answer a frame that cannot be carried out."""
-        context = self._context
+        context = self.context
         receipt = context.receipt_of(frame)
         if frame.command != b"SEND":
             context.fail(error, receipt)
@@ -480,7 +420,7 @@ class Session:
             context.fail_send(error, receipt)
 
     def _unknown_command(self, frame: Frame) -> None:
-        if self._context.state is not State.CONNECTING:
+        if self.context.state is not State.CONNECTING:
             raise error_frames.bad_command(frame.command)
         self._connect.connect_implicitly(frame)
 
@@ -491,7 +431,7 @@ class Session:
 
         HOT: once per confirm of the broker, which mostly means many messages.
         """
-        if self._context.state is State.CLOSED:
+        if self.context.state is State.CLOSED:
             return
         self._publisher.confirm(sequence, multiple, accepted)
         if not accepted:
@@ -501,7 +441,7 @@ class Session:
 
     def message_returned(self, returned: Return) -> None:
         """Take a mandatory message that the broker returned; its confirm follows."""
-        if self._context.state is not State.CLOSED:
+        if self.context.state is not State.CLOSED:
             self._publisher.message_returned(returned)
             self._ride_through.refused()
 
@@ -510,9 +450,9 @@ class Session:
 
         ``operation`` is the one that is answered, where several may be under way.
         """
-        if self._context.state is State.CLOSED:
+        if self.context.state is State.CLOSED:
             return
-        pending = self._context.pending
+        pending = self.context.pending
         if not pending.defers(event, operation):
             _EVENTS[type(event)](self, event)
             while (answer := pending.next_answer()) is not None:
@@ -521,19 +461,19 @@ class Session:
         self._ride_through.advance()
 
     def _logged_in(self, event: ops.LoggedIn) -> None:
-        operation = self._context.operation
+        operation = self.context.operation
         if self._connect.logged_in(event):
             settings = self.settings
             if isinstance(operation, ops.Login):
                 self._tokens.logged_in(operation.passcode, is_on=event.renews_tokens)
             self.confirms.set_limits(settings)
-            self._context.transactions.set_limits(settings.transaction_limits)
+            self.context.transactions.set_limits(settings.transaction_limits)
             self._limits.frame = settings.max_frame_size
             self._limits.ignores_bad_lengths = settings.next_release
-            self._limits.skips_bodies = self._context.on_send_error != "close" and not settings.strict
+            self._limits.skips_bodies = self.context.on_send_error != "close" and not settings.strict
 
     def _operation_failed(self, event: ops.OperationFailed) -> None:
-        context, operation = self._context, self._context.operation
+        context, operation = self.context, self.context.operation
         if event.of_publish and self._survives_refusal(event, operation):
             return
         if event.may_pass and context.rides_through:
@@ -561,7 +501,7 @@ class Session:
 
     def _survives_refusal(self, event: ops.OperationFailed, operation: ops.Operation | None) -> bool:
         """Whether the session goes on, or ends in order, although its operation failed with a message's refusal."""
-        context = self._context
+        context = self.context
         if self._ride_through.is_virtual_host_going(event.code):
             self._ride_through.channel_lost(event.code, event.text)
             self._ride_through.interrupted(ops.OperationInterrupted(event.code, event.text))
@@ -577,7 +517,7 @@ class Session:
         return True
 
     def _channel_closed(self, event: ops.ChannelClosed) -> None:
-        context, receipt = self._context, None
+        context, receipt = self.context, None
         may_pass = event.may_pass and context.rides_through
         if event.publishing and (may_pass or self._ride_through.is_virtual_host_going(event.code)):
             self._ride_through.channel_lost(event.code, event.text)
@@ -594,8 +534,8 @@ class Session:
         context.fail(error_frames.broker_error(event.code, event.text, self.settings), receipt)
 
     def _interrupted(self, event: ops.OperationInterrupted) -> None:
-        is_end = isinstance(self._context.operation, ops.CloseUpstream)
-        if is_end and self._context.rides_through and not self._publisher.publishes_blindly:
+        is_end = isinstance(self.context.operation, ops.CloseUpstream)
+        if is_end and self.context.rides_through and not self._publisher.publishes_blindly:
             # Everything was confirmed before, and the broker itself has closed the channels that were left.
             self._disconnect.upstream_closed(ops.UpstreamClosed())
         else:
@@ -615,28 +555,14 @@ class Session:
         """
         return self._publisher.take_output(at_most)
 
-    def take_settlements(self) -> list[tuple[Subscription, bytes]]:
-        """The AMQP frames that settle deliveries, by subscription, since the last call."""
-        return self.subscriptions.take_settlements()
-
     def take_operation(self) -> ops.Operation | None:
         """The operation to carry out, handed out once."""
-        return self._context.pending.take()
+        return self.context.pending.take()
 
     def take_errors(self) -> list[StompError]:
         """The ERRORs since the last call, sent or only to be logged and counted."""
-        errors, self._context.unlogged_errors = self._context.unlogged_errors, []
+        errors, self.context.unlogged_errors = self.context.unlogged_errors, []
         return errors
-
-    # Automatic acknowledgement and the end of deliveries.
-
-    def settle_auto_acks(self) -> None:
-        """Settle deliveries under ack:auto, once the kernel has their bytes."""
-        self.subscriptions.settle_auto_acks()
-
-    def stop_deliveries(self) -> None:
-        """Throw messages away from now on: the client's connection is gone."""
-        self.subscriptions.stop_deliveries()
 
     # The end.
 
@@ -646,18 +572,18 @@ class Session:
 
     def close(self, error: StompError) -> None:
         """Close the session with an ERROR, for a reason that the server knows."""
-        self._context.fail(error)
+        self.context.fail(error)
 
     def client_gone(self) -> None:
         """The client's connection is gone."""
-        self._context.close(CloseReason.CLIENT_GONE)
+        self.context.close(CloseReason.CLIENT_GONE)
 
     def forget(self) -> None:
         """The session is over and counted: free the frames that it keeps, which may be many megabytes.
 
         Its observer refers to it. Without one the session is in no reference cycle, and Python frees it at once.
         """
-        context = self._context
+        context = self.context
         context.observer = None
         self._connect.forget_observer()
         context.output.clear()
@@ -697,9 +623,7 @@ One table for all sessions, because methods bound to each session would take mor
 _EVENTS: Final[dict[type[ops.Event], Callable[[Session, Any], None]]] = {
     ops.LoggedIn: lambda session, event: session._logged_in(event),
     ops.LoginFailed: lambda session, event: session._connect.login_failed(event),
-    ops.BrokerUnreachable: lambda session, event: session._connect.broker_unreachable(event),
-    ops.SessionRefused: lambda session, event: session._connect.session_refused(event),
-    ops.TooManyFailedLogins: lambda session, event: session._connect.too_many_failed(event),
+    ops.LoginNotTried: lambda session, event: session._connect.not_tried(event),
     ops.PublisherPrepared: lambda session, event: session._publisher.prepared(event),
     ops.Subscribed: lambda session, event: session._subscriber.subscribed(event),
     ops.Unsubscribed: lambda session, event: session._subscriber.unsubscribed(event),

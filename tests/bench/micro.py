@@ -282,8 +282,8 @@ def _deliver() -> Callable[[], object]:
         for _ in range(_BATCH):
             subscription.deliver(next(tags), False, b"\0\1q", b"\0\0", body)
         session.output.clear()
-        session.settle_auto_acks()
-        return session.take_settlements()
+        session.subscriptions.settle_auto_acks()
+        return session.subscriptions.take_settlements()
 
     return run
 
@@ -299,8 +299,8 @@ def _deliver_alike() -> Callable[[], object]:
         subscription.deliver(tag, False, b"\0\1q", b"\0\0", body)
         subscription.deliver_alike(tag + 1, bodies)
         session.output.clear()
-        session.settle_auto_acks()
-        return session.take_settlements()
+        session.subscriptions.settle_auto_acks()
+        return session.subscriptions.take_settlements()
 
     return run
 
@@ -320,8 +320,8 @@ def _select(prices: Sequence[int], *, selects: bool) -> Callable[[], object]:
             subscription.deliver(next(tags), False, b"\x09amq.topic\1t", next(blocks), body)
         sent = len(session.output)
         session.output.clear()
-        session.settle_auto_acks()
-        session.take_settlements()
+        session.subscriptions.settle_auto_acks()
+        session.subscriptions.take_settlements()
         return sent
 
     if bool(run()) is not selects:
@@ -341,7 +341,7 @@ def _acknowledge() -> Callable[[], object]:
             frames.append(b"ACK\nid:T_0@@session-x@@%d\n\n\0" % tag)
         conversation.session.output.clear()
         conversation.say(b"".join(frames))
-        return conversation.session.take_settlements()
+        return conversation.session.subscriptions.take_settlements()
 
     return run
 

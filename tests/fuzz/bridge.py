@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pamqp.exceptions import PAMQPException
 
-from gateway.session import ops
+from gateway.session import error_frames, ops
 from gateway.session.pending_operations import MOST_SUBSCRIBES
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
@@ -21,7 +21,7 @@ _SYNTAX_ERROR: Final = 502
 
 def _interrupted(operation: ops.Operation) -> ops.Event:
     if isinstance(operation, ops.Login):
-        return ops.BrokerUnreachable()
+        return ops.LoginNotTried(error_frames.broker_unreachable())
     if isinstance(operation, ops.Recover):
         return ops.RecoveryFailed()
     return ops.OperationInterrupted(320, "CONNECTION_FORCED - gone")
@@ -29,7 +29,8 @@ def _interrupted(operation: ops.Operation) -> ops.Event:
 
 def _refused(operation: ops.Operation, *, close: bool) -> ops.Event:
     if isinstance(operation, ops.Login):
-        return ops.BrokerUnreachable() if close else ops.LoginFailed(403, "ACCESS_REFUSED - Login was refused")
+        refused = ops.LoginFailed(403, "ACCESS_REFUSED - Login was refused")
+        return ops.LoginNotTried(error_frames.broker_unreachable()) if close else refused
     if isinstance(operation, ops.CloseUpstream):  # which has no other answer
         return ops.UpstreamClosed()
     if isinstance(operation, ops.Recover):
@@ -65,7 +66,7 @@ class SteppedBridge(ModelBridge):
         """Write what the session has for the broker, as the owner does after each batch."""
         if self._publishing is not None:
             self._publishing.write(b"".join(self._session.take_publishes()))
-        for subscription, settlements in self._session.take_settlements():
+        for subscription, settlements in self._session.subscriptions.take_settlements():
             channel = self._consuming.get(subscription)
             if channel is not None:
                 channel.write(settlements)

@@ -151,9 +151,9 @@ def check_broker(data: bytes) -> None:
         # What a message's properties must be, only the session knows; this is how it says so.
         if not isinstance(failure, CodecError):
             raise failure
-    session.settle_auto_acks()
+    session.subscriptions.settle_auto_acks()
     session.run(decoder)
-    session.take_settlements()
+    session.subscriptions.take_settlements()
     demand(session.state in (State.CONNECTED, State.CLOSED), "a session goes on or ends")
     receipts = [each for each in map(bytes, session.output) if each.startswith(b"RECEIPT")]
     demand(len(receipts) <= _SENDS and len(set(receipts)) == len(receipts), "a receipt comes once")

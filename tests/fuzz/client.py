@@ -121,8 +121,12 @@ class Client:
         self._hearing.hear(joined(session.output))
         session.output.clear()
         session.take_errors()
-        if session.has_auto_acks and session.client_writable and (settles or session.auto_acks.is_urgent):
-            session.settle_auto_acks()
+        if (
+            session.auto_acks.subscriptions
+            and session.context.client_writable
+            and (settles or session.auto_acks.is_urgent)
+        ):
+            session.subscriptions.settle_auto_acks()
             self.bridge.write()
             self._check_ledgers()
         if session.state is State.CLOSED:
@@ -155,7 +159,7 @@ class Client:
     def _check_bounds(self, settings: VirtualHost) -> None:
         session = self.session
         limits = settings.transactions
-        transactions = session._context.transactions
+        transactions = session.context.transactions
         demand(len(transactions) <= limits.max_open, "open transactions are bounded")
         kept = list(transactions._by_name.values())
         demand(all(each.actions <= limits.max_actions for each in kept), "a transaction's actions are bounded")

@@ -193,12 +193,12 @@ class _Stage:
         client = self._client()
         if client.is_over:
             return
-        client.session.set_client_writable(not argument & 1)
+        client.session.context.client_writable = not argument & 1
         if argument & 1 and argument > 127:
             client.bridge.drop_for_requeue(True)
-            client.session.hold(Hold.CLIENT_WRITE)
+            client.session.holds.add(Hold.CLIENT_WRITE)
         elif not argument & 1:
-            client.session.release(Hold.CLIENT_WRITE)
+            client.session.holds.discard(Hold.CLIENT_WRITE)
             client.bridge.drop_for_requeue(False)
 
     def settle(self, _: int) -> None:
@@ -206,7 +206,7 @@ class _Stage:
 
     def hold(self, argument: int) -> None:
         session = self._client().session
-        (session.hold if argument & 1 else session.release)(Hold.LINK_WRITE)
+        (session.holds.add if argument & 1 else session.holds.discard)(Hold.LINK_WRITE)
 
     def alarm(self, argument: int) -> None:
         self._client().session.set_blocked(bool(argument & 1))

@@ -65,7 +65,15 @@ class _Consumer(Playbook):
         session, traffic = self.session, self.session.traffic
         counts = traffic.frames_received, dict(traffic.commands), traffic.receipts_sent, traffic.errors_sent
         stats = [subscription.stats for subscription in self.subscriptions]
-        return self.said(), self.settled(), counts, stats, self.counter.calls, session.open_transactions, self.state()
+        return (
+            self.said(),
+            self.settled(),
+            counts,
+            stats,
+            self.counter.calls,
+            len(session.context.transactions),
+            self.state(),
+        )
 
 
 @dataclass(frozen=True)
@@ -177,7 +185,7 @@ def test_many_acks_at_once_mean_what_each_of_them_means(
     modes: tuple[str, str], version: str, max_frames: int, is_observed: bool, rounds: list[_Round]
 ) -> None:
     fast, slow = (_Consumer(modes, version, is_slow=each, is_observed=is_observed) for each in (False, True))
-    fast.session.set_max_frames_per_turn(max_frames)
+    fast.session.max_frames_per_turn = max_frames
     for each in rounds:
         _begin(fast, each)
         _begin(slow, each)
@@ -203,13 +211,13 @@ def _begin(consumer: _Consumer, of_round: _Round) -> None:
         for subscription in consumer.subscriptions:
             subscription.ledger.requeue_dropped()
     if of_round.event == "settle":
-        consumer.session.settle_auto_acks()
+        consumer.session.subscriptions.settle_auto_acks()
 
 
 @pytest.mark.parametrize("max_frames", [1, 4])
 def test_a_turn_ends_within_a_run_of_acks(max_frames: int) -> None:
     consumer = _Consumer(["client-individual", "auto"], "1.2", is_slow=False, is_observed=False)
-    consumer.session.set_max_frames_per_turn(max_frames)
+    consumer.session.max_frames_per_turn = max_frames
     for tag in range(1, 11):
         deliver(consumer.subscriptions[0], tag)
     before = consumer.session.traffic.frames_received

@@ -29,7 +29,7 @@ class _MuteBridge(ModelBridge):
         session = self._session
         if self._publishing is not None:
             self._publishing.write(b"".join(session.take_publishes()))
-        for subscription, settlements in session.take_settlements():
+        for subscription, settlements in session.subscriptions.take_settlements():
             if (channel := self._consuming.get(subscription)) is not None:
                 channel.write(settlements)
         return False

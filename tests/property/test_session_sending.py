@@ -246,7 +246,7 @@ def test_many_sends_at_once_mean_what_each_of_them_means(
 ) -> None:
     settings = VirtualHost(name="/", confirm_window=window, upstream=Upstream(ride_through=ride_through))
     fast, slow = (_Producer(settings, version, is_slow=each) for each in (False, True))
-    fast.session.set_max_frames_per_turn(max_frames)
+    fast.session.max_frames_per_turn = max_frames
     for frames, at, confirmed, accepted in rounds:
         fast.read([piece for piece in cut(b"".join(frames), at) if piece])
         slow.read(frames)
@@ -264,7 +264,7 @@ def test_a_turn_ends_within_a_run_of_sends(max_frames: int) -> None:
     play.data(b"SEND\ndestination:/topic/t\n\n1\0" * 2)
     play.published()
     before = play.session.traffic.frames_received
-    play.session.set_max_frames_per_turn(max_frames)
+    play.session.max_frames_per_turn = max_frames
     play.data(b"SEND\ndestination:/topic/t\n\n1\0" * 10)
     assert play.session.reached_turn_limit
     assert play.session.traffic.frames_received - before == max_frames

@@ -7,7 +7,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from gateway.config.virtual_host import VirtualHost
-from gateway.session import ops
+from gateway.session import error_frames, ops
 from gateway.session.context import MOVES, READING, Hold, State
 from gateway.session.session import COMMANDS as TABLE
 from gateway.stomp.frame import CLIENT_COMMANDS
@@ -94,10 +94,10 @@ def _answers_to_client(operation: ops.Operation) -> list[ops.Event]:
         failures: list[ops.Event] = [
             ops.LoginFailed(403, "no"),
             ops.LoginFailed(530, "no"),
-            ops.SessionRefused("The user 'a'", 1),
-            ops.TooManyFailedLogins(60),
+            ops.LoginNotTried(error_frames.too_many_sessions("The user 'a'", 1)),
+            ops.LoginNotTried(error_frames.broker_unreachable(), is_logged=False),
         ]
-        return [ops.LoggedIn(renews_tokens=True), *failures, ops.BrokerUnreachable()]
+        return [ops.LoggedIn(renews_tokens=True), *failures]
     if isinstance(operation, ops.RenewToken):
         return [ops.TokenRenewed(), ops.TokenRefused("no"), lost]
     if isinstance(operation, ops.PreparePublisher):
@@ -148,7 +148,7 @@ def _cancel(choice: int) -> Step:
 
 def _set_hold(on: bool) -> Step:
     def step(play: Playbook, _: list[ops.Subscribe]) -> None:
-        (play.session.hold if on else play.session.release)(Hold.LINK_WRITE)
+        (play.session.holds.add if on else play.session.holds.discard)(Hold.LINK_WRITE)
         play.session.set_blocked(on)
         play.go_on()
 
@@ -169,7 +169,7 @@ _sometimes = (
     | _numbers.map(_cancel)
     | st.booleans().map(_set_hold)
     | st.sampled_from([1.0, 500.0, 5000.0]).map(lambda now: lambda play, _: play.session.time_passed(now))
-    | st.just(lambda play, _: play.session.settle_auto_acks())
+    | st.just(lambda play, _: play.session.subscriptions.settle_auto_acks())
 )
 _rarely = (
     st.booleans().map(

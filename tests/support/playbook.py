@@ -179,7 +179,9 @@ class Playbook:
 
     def settled(self) -> list[str]:
         """The settlements for the broker since the last look, of all subscriptions."""
-        return settlements_in_words(b"".join(settlements for _, settlements in self.session.take_settlements()))
+        return settlements_in_words(
+            b"".join(settlements for _, settlements in self.session.subscriptions.take_settlements())
+        )
 
     def finish(self) -> None:
         """Assert that the test has taken everything that the session said or asked for."""

@@ -92,8 +92,8 @@ class ModelBridge:
             busy = bool(publishes)
             self._publishing.write(publishes)
             if self._publishing.is_open:
-                busy |= session.declarations_answered(session.declarations)
-        for subscription, settlements in session.take_settlements():
+                busy |= session.declarations_answered(session.context.declared_queues.last_sent)
+        for subscription, settlements in session.subscriptions.take_settlements():
             busy = True
             channel = self._consuming.get(subscription)
             if channel is not None:
@@ -283,7 +283,7 @@ class _Client:
         busy = bool(session.output)
         self.frames.feed(joined(session.output))
         session.output.clear()
-        session.settle_auto_acks()
+        session.subscriptions.settle_auto_acks()
         busy |= self.bridge.flush()
         if session.state is State.CLOSED and not busy:
             self._over = True

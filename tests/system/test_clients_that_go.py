@@ -42,7 +42,7 @@ async def held(gateway: Gateway, hold: Hold) -> ClientConnection:
     """Wait until the one client takes no messages and is held for a reason."""
     while True:
         for client in gateway.clients:
-            if not client.session.client_writable and hold in client.session.holds:
+            if not client.session.context.client_writable and hold in client.session.holds:
                 return client
         await asyncio.sleep(0.01)
 
@@ -74,7 +74,7 @@ async def test_a_client_that_leaves_while_a_token_is_checked(
         await fill(gateway, queue)
         async with StompClient.logged_in(gateway.addresses[0], receive_buffer=4096) as slow:
             slow.write("SUBSCRIBE", id="s", destination=f"/queue/{queue}", ack="client")
-            while all(client.session.client_writable for client in gateway.clients):  # noqa: ASYNC110 - there is no event to wait for
+            while all(client.session.context.client_writable for client in gateway.clients):  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.01)
             slow.write("TOKEN", token=passcode)
             client = await held(gateway, Hold.OPERATION)

@@ -270,7 +270,7 @@ async def test_a_token_for_a_link_that_is_paused(gateway: Gateway, issuer: Token
         for _ in range(count):
             await sender.ask("SEND", b"x" * size, destination="/topic/large")
         (client,) = [each for each in gateway.clients if each.session.subscriptions.all]
-        while client.session.client_writable:  # noqa: ASYNC110 - there is no event to wait for
+        while client.session.context.client_writable:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
         slow.write("TOKEN", token=issuer.token(), receipt="t")
         frames = [await slow.receive() for _ in range(count + 1)]

@@ -90,7 +90,7 @@ class Bridge:
         self._no_replica_since: float | None = None
         # None until the session needs a channel, or has to remember something for that.
         self._parts: BridgeParts | None = None
-        session.set_unsettled(pool.is_unsettled)
+        session.context.is_unsettled = pool.is_unsettled
 
     @property
     def parts(self) -> BridgeParts:
@@ -112,7 +112,7 @@ class Bridge:
         if parts is not None:
             parts.publishing.flush()
             # All taken before the first write: only the publishing link leads back here when it is full.
-            for subscription, settlements in session.take_settlements():
+            for subscription, settlements in session.subscriptions.take_settlements():
                 channel = parts.channels.get(subscription)
                 if channel is not None:
                     channel.write(settlements)
@@ -196,7 +196,8 @@ class Bridge:
             return any(link.blocked or (operation is None and link.paused) for link in self._login.links.all)
         # The gateway keeps the refusal of a token back, or on a paused link the broker's answer waits behind messages
         # that the client does not take.
-        return isinstance(operation, ops.RenewToken) and (self._login.is_kept_back or not self._session.client_writable)
+        is_slow = not self._session.context.client_writable
+        return isinstance(operation, ops.RenewToken) and (self._login.is_kept_back or is_slow)
 
     # Operations.
 

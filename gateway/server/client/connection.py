@@ -177,7 +177,7 @@ class ClientConnection(StompProtocol):
             return
         if output.websocket is None:
             limit_read_ahead(transport)
-        self.session.set_max_frames_per_turn(_MAX_FRAMES_PER_TURN)
+        self.session.max_frames_per_turn = _MAX_FRAMES_PER_TURN
         self.stats.arrived(peer)
         name, is_broken = None, False
         try:
@@ -254,10 +254,10 @@ class ClientConnection(StompProtocol):
     def _lost(self) -> None:
         self._rate_limiter.stop()
         # Messages that the client can no longer take must not be settled.
-        self.session.stop_deliveries()
+        self.session.subscriptions.stop_deliveries()
         if not self._is_closed:
             self._bridge.client_gone()
-            self.session.release(Hold.CLIENT_WRITE)
+            self.session.holds.discard(Hold.CLIENT_WRITE)
             # Not in this round: that took its time if the session has thousands of subscriptions.
             self.advance_paced(at_once=False)
 
@@ -278,12 +278,12 @@ class ClientConnection(StompProtocol):
     def resume_writing(self) -> None:
         """The client has taken most of the write buffer."""
         self._output.resume()
-        self.session.release(Hold.CLIENT_WRITE)
+        self.session.holds.discard(Hold.CLIENT_WRITE)
         guarded(self, self._set_writable, True)
         self.advance()
 
     def _set_writable(self, writable: bool) -> None:
-        self.session.set_client_writable(writable)
+        self.session.context.client_writable = writable
         if not self._is_closed:
             self._bridge.client_writable(writable)
 
@@ -359,7 +359,7 @@ class ClientConnection(StompProtocol):
             self._close()
         elif self._is_done():
             if not self._is_lost and not self._output.unsent_bytes():
-                session.settle_auto_acks()
+                session.subscriptions.settle_auto_acks()
             if self._violation is None:
                 session.client_gone()
             else:
@@ -413,7 +413,7 @@ class ClientConnection(StompProtocol):
 
     def _write_output(self) -> None:
         session, output = self.session, self._output
-        if session.has_unlogged_errors:
+        if session.context.unlogged_errors:
             self._log.errors()
         if session.output:
             if self._is_lost:
@@ -424,7 +424,7 @@ class ClientConnection(StompProtocol):
             if output.must_drop:
                 self._bridge.drop_deliveries()
                 # The client is not read either, because the answers to its frames would accumulate.
-                session.hold(Hold.CLIENT_WRITE)
+                session.holds.add(Hold.CLIENT_WRITE)
         auto_acks = session.auto_acks
         if auto_acks.subscriptions and output.is_writable and not self._is_lost:
             if auto_acks.is_urgent:
@@ -440,7 +440,7 @@ class ClientConnection(StompProtocol):
             return
         unsent = self._output.unsent_bytes()
         if not unsent:
-            self.session.settle_auto_acks()
+            self.session.subscriptions.settle_auto_acks()
             self._bridge.flush()
         elif unsent != self._unsent:
             self._context.auto_acks.schedule(self)
@@ -540,7 +540,7 @@ class ClientConnection(StompProtocol):
             self.advance()
         elif session.output:
             self._flush()
-        if session.has_auto_acks and not self._context.auto_acks.is_scheduled(self):
+        if session.auto_acks.subscriptions and not self._context.auto_acks.is_scheduled(self):
             self.settle()
 
     # The end.
@@ -554,7 +554,7 @@ class ClientConnection(StompProtocol):
         if self._is_closed:
             return
         if self._output.unsent_bytes():
-            self.session.set_client_writable(False)
+            self.session.context.client_writable = False
         self._rate_limiter.stop()
         self.session.shut_down()
         self.advance()

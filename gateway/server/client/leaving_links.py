@@ -140,7 +140,7 @@ class LeavingLinks:
 
     async def _leave_when_confirmed(self, link: Link) -> None:
         """Nothing more is published meanwhile, so all that was is confirmed soon."""
-        self._session.hold(Hold.LINK_LOST)
+        self._session.holds.add(Hold.LINK_LOST)
         try:
             async with asyncio.timeout(_HELD):
                 await self._until(lambda: self._is_quiet(link))
@@ -151,7 +151,7 @@ class LeavingLinks:
             pass
         finally:
             if not self._session.is_recovering:
-                self._session.release(Hold.LINK_LOST)
+                self._session.holds.discard(Hold.LINK_LOST)
                 self._leaver.advance()
 
     async def _leave_now(self, link: Link) -> None:

@@ -22,7 +22,7 @@ from gateway.server.client.failed_logins import Answer, TooManyFailedLoginsError
 from gateway.server.client.session_limits import LimitReachedError, SessionLimits, SessionRates
 from gateway.server.listen.accepted_connection import Peer
 from gateway.server.log_limits import LogLimits
-from gateway.session import ops
+from gateway.session import error_frames, ops
 from gateway.session.connect import claims_of
 
 log = structlog.get_logger("gateway.session")
@@ -120,11 +120,11 @@ class LoginHandler:
             )
         except TooManyFailedLoginsError as failed:
             self._log.login_refused(name, credentials.login, str(failed))
-            return ops.TooManyFailedLogins(failed.seconds)
+            return ops.LoginNotTried(error_frames.too_many_failed_logins(failed.seconds))
         except LimitReachedError as full:
             self.release_links()
             self._log.login_refused(name, credentials.login, str(full))
-            return ops.SessionRefused(full.scope, full.limit)
+            return ops.LoginNotTried(error_frames.too_many_sessions(full.scope, full.limit))
         except LinkDownError as down:
             if not self._is_closed and (left_out := self._log_limits.for_virtual_host(name)) is not None:
                 log.warning(
@@ -134,7 +134,7 @@ class LoginHandler:
                     hint=UNREACHABLE_HINT,
                     left_out=left_out,
                 )
-            return ops.BrokerUnreachable()
+            return ops.LoginNotTried(error_frames.broker_unreachable(), is_logged=False)
         except UpstreamError as refusal:
             # Its frames are kept by what the AMQP library keeps of it: they would keep this session, too.
             refusal.__traceback__ = None

@@ -19,6 +19,7 @@ from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.session_queues import SessionQueues
 from gateway.server.log_limits import LogLimits
 from gateway.session import ops
+from gateway.session.ride_through import rename_queue, request_of
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 
@@ -145,7 +146,8 @@ class LostConsumers:
         It misses the subscription's own queue if it deletes what a lost node had, by its name, while that is declared
         again.
         """
-        is_missed = refusal.code == NOT_FOUND and self._ride_through and self._session.rename_queue(subscription)
+        may_leave = refusal.code == NOT_FOUND and self._ride_through
+        is_missed = may_leave and rename_queue(self._session.context, subscription)
         if not is_missed:
             self._owner.channel_closed(refusal, publishing=False)
             return
@@ -237,13 +239,13 @@ class LostConsumers:
             UpstreamError: the broker refuses, and will not change its mind.
         """
         backoff = Backoff()
-        while (request := self._session.request_of(subscription)) is not None:
+        while (request := request_of(subscription)) is not None:
             try:
                 links, queue = self._login.links, _queue_of(subscription)
                 state = await links.queue_watch.state(queue)
                 if state is QueueState.AWAY:
                     self._note_away()
-                    if self._session.rename_queue(subscription):
+                    if rename_queue(self._session.context, subscription):
                         continue
                     self._log.waits_for(queue)
                     state = await links.queue_watch.settled(queue)
@@ -252,7 +254,7 @@ class LostConsumers:
                     subscription.queue_gone()
                     if request.queue is None and not may_be_made:
                         return None
-                    request = self._session.request_of(subscription) or request
+                    request = request_of(subscription) or request
                 async with links.restoring:
                     if (subscribed := await self.try_once(request, restore)) is not None:
                         return subscribed

@@ -103,7 +103,7 @@ class PublishingChannel:
         if publishes:
             self._has_rest = session.has_publishes
             channel.write(*publishes)
-            if session.declarations != self._asked:
+            if session.context.declared_queues.last_sent != self._asked:
                 # RabbitMQ answers them only if it refuses one: that saves it half of its time for each.
                 self._do_not_await(channel.ask(), channel)
             window = channel.link.window
@@ -159,7 +159,7 @@ class PublishingChannel:
 
     def _do_not_await(self, answer: asyncio.Future[Any], channel: LinkChannel) -> None:
         self._session.unanswered += 1
-        self._asked = self._session.declarations
+        self._asked = self._session.context.declared_queues.last_sent
         answer.add_done_callback(partial(self._answer, channel, self._asked))
 
     def _answer(self, channel: LinkChannel, declarations: int, answer: asyncio.Future[Any]) -> None:
@@ -305,7 +305,7 @@ class PublishingChannel:
         if is_lost:
             self._channel = None
             self._has_rest = False
-            self._session.release(Hold.LINK_WRITE)
+            self._session.holds.discard(Hold.LINK_WRITE)
         return is_lost
 
     def keep_to_window(self) -> None:
@@ -317,7 +317,7 @@ class PublishingChannel:
     def window_full(self) -> None:
         """Too much is on its way over the link: others have their turn."""
         self._is_window_full = True
-        self._session.hold(Hold.LINK_WRITE)
+        self._session.holds.add(Hold.LINK_WRITE)
         settings = self._session.settings
         if self._channel is None or not (settings.bulk_links and settings.upstream.ride_through):
             return
@@ -362,9 +362,9 @@ class PublishingChannel:
     def _follow(self, link: Link) -> None:
         self._session.set_blocked(link.blocked)
         if link.paused or self._is_window_full:
-            self._session.hold(Hold.LINK_WRITE)
+            self._session.holds.add(Hold.LINK_WRITE)
         else:
-            self._session.release(Hold.LINK_WRITE)
+            self._session.holds.discard(Hold.LINK_WRITE)
 
 
 def _away(queue: str) -> UpstreamError:

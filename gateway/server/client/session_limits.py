@@ -267,7 +267,7 @@ class RateLimiter:
             self._resume = resume
             self._rates = rates
             self._usual = self._session.max_frames_per_turn
-            self._session.set_max_frames_per_turn(min(self._usual, rates.max_frames_per_turn))
+            self._session.max_frames_per_turn = min(self._usual, rates.max_frames_per_turn)
 
     def charge(self, bytes_in: int) -> None:
         """Charge a client for its input since the last call; ``bytes_in`` counts from its first byte.
@@ -287,7 +287,7 @@ class RateLimiter:
         wait = rates.charge(messages - self._messages, bytes_in - self._bytes)
         self._messages, self._bytes = messages, bytes_in
         if (wait > 0 or has_more) and self._timer is None:
-            session.hold(Hold.RATE_LIMIT)
+            session.holds.add(Hold.RATE_LIMIT)
             self._timer = asyncio.get_running_loop().call_later(wait, self._debt_paid)
 
     def _debt_paid(self) -> None:
@@ -296,7 +296,7 @@ class RateLimiter:
             self._resume()
 
     def _release(self) -> None:
-        self._session.release(Hold.RATE_LIMIT)
+        self._session.holds.discard(Hold.RATE_LIMIT)
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
@@ -305,5 +305,5 @@ class RateLimiter:
         """The client sends no more: carry out its remaining frames without a limit."""
         if self._rates is not None:
             self._rates = self._resume = None
-            self._session.set_max_frames_per_turn(self._usual)
+            self._session.max_frames_per_turn = self._usual
             self._release()

@@ -68,7 +68,7 @@ class SessionQueues:
         """
         if queue.exclusive:
             await self.declare(queue, await self._channels.control())
-        elif self._session.keeps_after_send_error:
+        elif self._session.context.keeps_after_send_error:
             has_room = publishing.link.has_room
             link = publishing.link if has_room else await self._login.links.consuming_link()
             async with LinkChannel.opened(link) as channel:

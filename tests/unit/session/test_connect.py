@@ -9,7 +9,7 @@ from gateway.config.broker_user import User
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import StompError
 from gateway.pieces import joined
-from gateway.session import ops
+from gateway.session import error_frames, ops
 from gateway.session.connect import ClientFacts, negotiate_version, read_connect
 from gateway.stomp.headers import trim_values
 from tests.support.playbook import Playbook
@@ -221,16 +221,16 @@ def test_an_error_for_connect_names_its_receipt_whatever_is_wrong() -> None:
     [
         (ops.LoginFailed(541, "INTERNAL_ERROR - no"), "ERROR Bad CONNECT: INTERNAL_ERROR - no"),
         (
-            ops.BrokerUnreachable(),
+            ops.LoginNotTried(error_frames.broker_unreachable()),
             "ERROR Upstream unavailable: The message broker cannot be reached; try again later.",
         ),
         (
-            ops.SessionRefused("The user a", 5),
+            ops.LoginNotTried(error_frames.too_many_sessions("The user a", 5)),
             "ERROR Session limit reached: "
             "The user a has 5 sessions, as many as are allowed; close one, or try again later.",
         ),
         (
-            ops.TooManyFailedLogins(30),
+            ops.LoginNotTried(error_frames.too_many_failed_logins(30)),
             "ERROR Too many failed logins: Too many logins from this address have failed; try again in 30 seconds.",
         ),
     ],

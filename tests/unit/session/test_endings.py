@@ -76,7 +76,7 @@ def test_what_the_client_never_got_is_not_settled_at_the_end(play: Playbook) -> 
     play.client("DISCONNECT")
     assert play.asked() == ops.CloseUpstream()
     deliver(subscription, 1, "after the last frame that the client will get")
-    play.session.settle_auto_acks()
+    play.session.subscriptions.settle_auto_acks()
     assert play.settled() == []
 
 
@@ -88,7 +88,7 @@ def test_a_client_that_is_gone_in_the_middle_of_an_operation(play: Playbook) -> 
     assert play.state() is State.CLOSED
     play.subscribed(operation)
     deliver(operation.subscription, 1)
-    play.session.settle_auto_acks()
+    play.session.subscriptions.settle_auto_acks()
     assert play.settled() == []
     assert play.said() == []
     assert play.session.close_reason is CloseReason.CLIENT_GONE
@@ -229,7 +229,7 @@ def test_after_the_end_nothing_is_said_and_nothing_is_settled_for_the_client(pla
     assert play.state() is State.CLOSED
     deliver(subscription, 1, "too late")
     play.confirm(1)
-    play.session.settle_auto_acks()
+    play.session.subscriptions.settle_auto_acks()
     assert [play.said(), play.settled()] == [[], []]
 
 
@@ -255,7 +255,7 @@ def test_the_owner_may_end_a_session_for_reasons_of_its_own(play: Playbook) -> N
 def test_what_a_client_that_is_behind_may_never_read_is_not_settled(play: Playbook, command: str) -> None:
     subscription = play.subscribe()
     deliver(subscription, 1)
-    play.session.set_client_writable(False)
+    play.session.context.client_writable = False
     play.client(command, "id:1")
     assert play.settled() == []
     assert play.asked() is not None
@@ -272,8 +272,8 @@ def test_a_session_that_is_over_keeps_no_frames() -> None:
     play.client("SEND", "destination:/topic/t", "transaction:c", body=b"x" * 1000)
     play.client("COMMIT", "transaction:c")
     session = play.session
-    assert (len(session.confirms), session.open_transactions) == (2, 1)
+    assert (len(session.confirms), len(session.context.transactions)) == (2, 1)
     session.client_gone()
     session.forget()
-    assert (len(session.confirms), session.confirms.unconfirmed_bytes, session.open_transactions) == (0, 0, 0)
+    assert (len(session.confirms), session.confirms.unconfirmed_bytes, len(session.context.transactions)) == (0, 0, 0)
     assert (b"".join(session.take_publishes()), session.output) == (b"", [])

@@ -155,7 +155,7 @@ def test_a_refused_login_may_be_tried_again(fresh: Playbook) -> None:
 def test_a_login_that_makes_no_sense_to_repeat_ends_the_session(fresh: Playbook) -> None:
     fresh.client("CONNECT")
     assert fresh.asked() is not None
-    fresh.broker(ops.BrokerUnreachable())
+    fresh.broker(ops.LoginNotTried(error_frames.broker_unreachable()))
     assert fresh.said() == ["ERROR Upstream unavailable: The message broker cannot be reached; try again later."]
     assert fresh.state() is State.CLOSED
 

@@ -126,12 +126,12 @@ def test_an_alarm_that_is_over_before_the_next_send_holds_nothing(play: Playbook
 
 def test_a_link_that_takes_no_bytes_holds_its_clients(play: Playbook) -> None:
     subscription = play.subscribe()
-    play.session.hold(Hold.LINK_WRITE)
+    play.session.holds.add(Hold.LINK_WRITE)
     play.client("SEND", "destination:/topic/t", body="held")
     assert play.asked() is None
     deliver(subscription, 1)
     assert play.said() == ["MESSAGE 1 #1 "]
-    play.session.release(Hold.LINK_WRITE)
+    play.session.holds.discard(Hold.LINK_WRITE)
     play.go_on()
     play.prepare()
     assert play.published() == ["amq.topic t held"]
@@ -141,10 +141,10 @@ def test_a_frame_that_waited_for_its_operation_also_waits_for_the_link(play: Pla
     play.client("SEND", "destination:/topic/t", body="held")
     operation = play.asked()
     assert isinstance(operation, ops.PreparePublisher)
-    play.session.hold(Hold.LINK_WRITE)
+    play.session.holds.add(Hold.LINK_WRITE)
     play.broker(ops.PublisherPrepared(1, 4096, confirms=True))
     assert play.published() == []
-    play.session.release(Hold.LINK_WRITE)
+    play.session.holds.discard(Hold.LINK_WRITE)
     play.go_on()
     assert play.published() == ["amq.topic t held"]
 
@@ -195,9 +195,9 @@ def _session() -> Session:
 def test_a_turn_ends_at_its_number_of_frames() -> None:
     session = _session()
     assert _turns(session, 100) == [100]
-    session.set_max_frames_per_turn(40)
+    session.max_frames_per_turn = 40
     assert _turns(session, 100) == [40, 40, 20]
-    session.set_max_frames_per_turn(1)
+    session.max_frames_per_turn = 1
     assert _turns(session, 3) == [1, 1, 1, 0]
 
 
@@ -207,7 +207,7 @@ def test_a_turn_ends_when_its_time_is_over_whatever_its_frames_cost() -> None:
     session.set_turn_time(lambda: next(seconds), 2.5)
     # Each look at the clock takes a second: one at the beginning, and one after every 16 frames.
     assert _turns(session, 100) == [48, 48, 4]
-    session.set_max_frames_per_turn(40)
+    session.max_frames_per_turn = 40
     assert _turns(session, 100) == [40, 40, 20]
 
 
@@ -301,7 +301,7 @@ def test_a_broker_that_confirms_slowly_is_no_reason_to_refuse() -> None:
 
 def test_a_session_that_waits_for_something_else_does_not_refuse() -> None:
     play, _ = _stalled()
-    play.session.hold(Hold.RATE_LIMIT)
+    play.session.holds.add(Hold.RATE_LIMIT)
     play.client(*SEND)
     _wait(play, 0, 10, 20)
     assert (play.said(), play.session.refuses_sends) == ([], False)

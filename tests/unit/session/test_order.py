@@ -21,7 +21,7 @@ def test_the_receipt_of_subscribe_precedes_messages_that_the_broker_delivered_be
     play.subscribed(operation)
     deliver(operation.subscription, 3, "late")
     assert play.said() == ["RECEIPT r1", "MESSAGE 1 #1 early", "MESSAGE 1 #2 early, too", "MESSAGE 1 #3 late"]
-    play.session.settle_auto_acks()
+    play.session.subscriptions.settle_auto_acks()
     assert play.settled() == ["ack 3 multiple"]
 
 
@@ -30,11 +30,11 @@ def test_what_was_delivered_before_the_answer_is_not_settled_before_it(play: Pla
     operation = play.asked()
     assert isinstance(operation, ops.Subscribe)
     deliver(operation.subscription, 1, "early")
-    play.session.settle_auto_acks()
+    play.session.subscriptions.settle_auto_acks()
     assert play.settled() == []
     play.subscribed(operation)
     assert play.said() == ["MESSAGE 1 #1 early"]
-    play.session.settle_auto_acks()
+    play.session.subscriptions.settle_auto_acks()
     assert play.settled() == ["ack 1 multiple"]
 
 
@@ -145,7 +145,7 @@ def test_unsubscribe_settles_first_and_delivers_nothing_afterwards(play: Playboo
     assert play.settled() == ["ack 1 multiple"]
     assert play.asked() == ops.Unsubscribe(subscription, None)
     deliver(subscription, 2, "on its way")
-    play.session.settle_auto_acks()
+    play.session.subscriptions.settle_auto_acks()
     assert play.settled() == []
     play.broker(ops.Unsubscribed())
     assert play.said() == ["RECEIPT r1"]

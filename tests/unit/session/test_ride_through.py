@@ -45,7 +45,7 @@ def last_channel(play: Playbook, subscription: Subscription) -> list[int]:
     """The channels that settlements are written to."""
     return [
         channel
-        for each, data in play.session.take_settlements()
+        for each, data in play.session.subscriptions.take_settlements()
         if each is subscription
         for channel, _ in amqp_frames(data)
     ]
@@ -313,7 +313,7 @@ def test_a_reply_queue_that_gets_another_name_is_named_by_what_is_published_agai
 
 def unsettled(play: Playbook) -> None:
     """A node of the broker has died a moment ago."""
-    play.session.set_unsettled(lambda *_: True)
+    play.session.context.is_unsettled = lambda *_: True
 
 
 REJECTED = "ERROR for {} Message rejected: The broker did not accept the message for '{}'."
@@ -396,7 +396,7 @@ def test_a_message_that_is_refused_again_has_no_more_time(play: Playbook) -> Non
         assert operation.is_again is is_again
         play.recover(operation)
         assert play.published() == ["amq.topic a 1"]
-    play.session.set_unsettled(lambda *_: False)
+    play.session.context.is_unsettled = lambda *_: False
     play.confirm(1, accepted=False)
     assert play.said() == [REJECTED.format("r1", "/topic/a")]
 
@@ -547,7 +547,7 @@ def test_what_the_client_acknowledges_is_still_left_to_it(play: Playbook) -> Non
     play.recover(play.lose(subscription))
     for tag in (1, 2, 3):
         deliver(subscription, tag)
-    play.session.settle_auto_acks()
+    play.session.subscriptions.settle_auto_acks()
     assert play.settled() == []
     play.said()
 
@@ -557,12 +557,12 @@ def test_automatic_acknowledgement_goes_on_with_the_new_channel(play: Playbook) 
     deliver(subscription, 1)
     deliver(subscription, 2)
     operation = play.lose(subscription)
-    play.session.settle_auto_acks()
+    play.session.subscriptions.settle_auto_acks()
     assert play.settled() == []
     play.recover(operation)
     deliver(subscription, 1)
-    assert play.session.has_auto_acks
-    play.session.settle_auto_acks()
+    assert play.session.auto_acks.subscriptions
+    play.session.subscriptions.settle_auto_acks()
     assert play.settled() == ["ack 1 multiple"]
     play.said()
 

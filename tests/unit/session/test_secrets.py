@@ -23,7 +23,7 @@ def test_what_a_session_asks_for_does_not_show_the_passcode() -> None:
     operation = play.asked()
     assert isinstance(operation, ops.Login)
     assert operation.passcode == SECRET.encode()
-    session, context = play.session, play.session._context
+    session, context = play.session, play.session.context
     parts = [getattr(each, name) for each in (session, context, session._connect) for name in type(each).__slots__]
     assert operation in (each.operation for each in context.pending.asked)
     parts.append(context.pending.asked)

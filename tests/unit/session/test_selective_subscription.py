@@ -46,7 +46,7 @@ def subscribe(play: Playbook, mode: str, selector: str = "price > 10", *more: st
 
 
 def settled(play: Playbook) -> list[str]:
-    play.session.settle_auto_acks()
+    play.session.subscriptions.settle_auto_acks()
     return play.settled()
 
 

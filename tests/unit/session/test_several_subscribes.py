@@ -56,7 +56,7 @@ def test_messages_wait_for_the_receipts_of_all_subscribes_before(play: Playbook)
     first, second = asked(play)
     play.subscribed(second)
     deliver(second.subscription, 1, "early")
-    play.session.settle_auto_acks()
+    play.session.subscriptions.settle_auto_acks()
     assert (play.said(), play.settled()) == ([], [])
     play.subscribed(first)
     assert play.said() == ["RECEIPT r0", "RECEIPT r1", "MESSAGE 1 #1 early"]

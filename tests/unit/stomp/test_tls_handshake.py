@@ -55,7 +55,7 @@ def test_before_the_login_the_session_ends_without_an_answer() -> None:
 
 def test_after_the_login_it_is_a_malformed_frame_like_any_other() -> None:
     conversation, decoder = session()
-    conversation._context.login = b"somebody"
+    conversation.context.login = b"somebody"
     decoder.feed(HELLO)
     conversation.run(decoder)
     assert (conversation.state, conversation.close_reason) == (State.CLOSED, CloseReason.MALFORMED_FRAME)
@@ -92,7 +92,7 @@ def test_an_http_request_is_answered_in_http_before_the_login(after: bytes, step
 
 def test_an_http_request_after_the_login_is_a_malformed_frame() -> None:
     conversation, decoder = session()
-    conversation._context.login = b"somebody"
+    conversation.context.login = b"somebody"
     decoder.feed(REQUEST)
     conversation.run(decoder)
     assert conversation.close_reason is CloseReason.MALFORMED_FRAME

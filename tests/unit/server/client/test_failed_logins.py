@@ -11,6 +11,7 @@ import pytest
 from gateway.config.addresses import BrokerUrl
 from gateway.config.model import FailedLoginLimits, GatewayConfig, Logging
 from gateway.config.virtual_host import Upstream, VirtualHost
+from gateway.errors import CloseReason
 from gateway.journal.journal import Journal
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
 from gateway.server.broker.connector import Credentials
@@ -183,7 +184,9 @@ async def test_a_login_whose_session_is_over_waits_no_longer(
     # The last one waits for the others' answers; the first one has asked.
     for number in (-1, 0):
         handlers[number].close()
-        assert isinstance(await asyncio.wait_for(tasks[number], PATIENCE), ops.BrokerUnreachable)
+        outcome = await asyncio.wait_for(tasks[number], PATIENCE)
+        assert isinstance(outcome, ops.LoginNotTried)
+        assert outcome.error.close is CloseReason.BROKER_UNREACHABLE
     assert asked == 32
     for each in handlers:
         each.close()
@@ -314,7 +317,7 @@ async def test_the_operators_own_wrong_passcode_locks_nobody_out(
     # The second attempt is one that the broker is not asked about.
     limits = SessionLimits(clock, FailedLoginLimits(delay=0, per_login=1, lock_out_after=2))
     virtual_host = VirtualHost.model_validate({"name": "/", **OPERATORS})
-    for outcome in (ops.LoginFailed, ops.TooManyFailedLogins):
+    for outcome in (ops.LoginFailed, ops.LoginNotTried):
         assert not limits.lock_outs.is_locked_out(HERE)
         request = read_connect(headers, lambda _: virtual_host, certificate)
         assert isinstance(await login_handler(limits).log_in(request.login), outcome)

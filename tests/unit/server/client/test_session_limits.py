@@ -352,11 +352,11 @@ async def test_messages_that_waited_are_charged_when_they_are_carried_out() -> N
         limits.enter(virtual_host("{user: {messages_per_second: 1, burst: 1s}}"), "a", "10.0.0.1"), _nothing
     )
     rate_limiter.charge(100)
-    play.session.hold(Hold.LINK_WRITE)
+    play.session.holds.add(Hold.LINK_WRITE)
     play.data(stomp("SEND", "destination:/topic/t") * 3)
     rate_limiter.charge(200)
     assert play.session.holds == {Hold.LINK_WRITE}
-    play.session.release(Hold.LINK_WRITE)
+    play.session.holds.discard(Hold.LINK_WRITE)
     play.go_on()
     rate_limiter.charge(200)
     assert play.session.holds == {Hold.RATE_LIMIT}
