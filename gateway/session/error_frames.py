@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import Final
 
 from gateway.config.virtual_host import VirtualHost
@@ -67,57 +66,194 @@ _NAME_IN_TEXT: Final = re.compile(r"[A-Z]+(?:_[A-Z]+)* - ")
 _TOPIC_REFUSED: Final = re.compile(r"ACCESS_REFUSED - (?=(?:read )?access to topic )")
 
 
-# Errors that always say the same. Each is a call, because an exception that is raised keeps its traceback.
+class ErrorText:
+    """The text of an error, which makes a new `StompError` of it with each call.
 
-version_mismatch: Final = partial(StompError, "Version mismatch", f"Supported versions are {SUPPORTED_VERSIONS}\n")
-not_connected: Final = partial(StompError, "Illegal command", "You must log in using CONNECT first")
+    Args:
+        message: the ERROR's message header.
+        body: each ``%b``, ``%d`` and ``%g`` stands for a word that is given with the call.
+        close: why the session ends with it, if it does.
+        as_term: the one word is shown as Erlang prints a list of bytes.
+    """
+
+    def __init__(self, message: str, body: bytes, close: CloseReason | None = None, *, as_term: bool = False) -> None:
+        self._message = message
+        self._body = body
+        self._close = close
+        self._is_term = as_term
+
+    def __call__(self, *words: bytes | str | float) -> StompError:
+        """Make an error with these words. Bytes are a client's, so they are cut."""
+        return StompError(self._message, self._body % tuple(map(self._shown, words)), self._close)
+
+    def _shown(self, word: bytes | str | float) -> bytes | float:
+        if isinstance(word, bytes):
+            cut = word[:LONGEST_NAME]
+            return _as_erlang(cut, self._body) if self._is_term else cut
+        return word.encode() if isinstance(word, str) else word
+
+
+def _as_erlang(term: bytes, template: bytes) -> bytes:
+    """Bytes as Erlang prints a list of them: as text in quotes, or as numbers if one of them is not printable Latin-1.
+
+    A long list takes several lines, which begin below the ``%b`` of the template.
+    """
+    if not term:
+        return b"[]"
+    if all(each in _ERLANG_ESCAPES or 32 <= each <= 126 or each >= 160 for each in term):  # noqa: PLR2004
+        return b'"%b"' % b"".join([_ERLANG_ESCAPES.get(each) or bytes([each]) for each in term])
+    indent = len(template.partition(b"%b")[0].rpartition(b"\n")[2]) + 1
+    lines = [""]
+    for each in term:
+        if len(lines[-1]) + len(f"{each},") > _LINE - indent:
+            lines.append("")
+        lines[-1] += f"{each},"
+    numbers = ("\n" + " " * indent).join(lines)[:-1]
+    return f"[{numbers}]".encode()
+
+
+# CONNECT.
+
+version_mismatch: Final = ErrorText("Version mismatch", b"Supported versions are 1.0,1.1,1.2\n")
+not_connected: Final = ErrorText("Illegal command", b"You must log in using CONNECT first")
 # RabbitMQ's adapter closes without an ERROR.
-already_connected: Final = partial(
-    StompError, "Illegal command", "You are already connected.", close=CloseReason.PROTOCOL_ERROR
-)
+already_connected: Final = ErrorText("Illegal command", b"You are already connected.", CloseReason.PROTOCOL_ERROR)
 # The client has to connect again, perhaps to another gateway.
-broker_unreachable: Final = partial(
-    StompError,
-    "Upstream unavailable",
-    "The message broker cannot be reached; try again later.\n",
-    close=CloseReason.BROKER_UNREACHABLE,
+broker_unreachable: Final = ErrorText(
+    "Upstream unavailable", b"The message broker cannot be reached; try again later.\n", CloseReason.BROKER_UNREACHABLE
 )
-token_expired: Final = partial(
-    StompError,
+certificate_unreadable: Final = ErrorText("Bad CONNECT", b"The name in the client's certificate cannot be read.\n")
+# The user, address, virtual host or listener that has the limit, and the limit.
+too_many_sessions: Final = ErrorText(
+    "Session limit reached",
+    b"%b has %d sessions, as many as are allowed; close one, or try again later.\n",
+    CloseReason.SESSION_LIMIT,
+)
+too_many_connections: Final = ErrorText(
+    "Too many connections",
+    b"%b has %d connections, as many as are allowed; try again later.\n",
+    CloseReason.SESSION_LIMIT,
+)
+# A login that is refused without asking the broker: for how many seconds.
+too_many_failed_logins: Final = ErrorText(
+    "Too many failed logins",
+    b"Too many logins from this address have failed; try again in %d seconds.\n",
+    CloseReason.FAILED_LOGINS,
+)
+token_expired: Final = ErrorText(
     "Token expired",
-    "The token that you logged in with, or sent since, has expired; connect again with another.\n",
-    close=CloseReason.TOKEN_EXPIRED,
+    b"The token that you logged in with, or sent since, has expired; connect again with another.\n",
+    CloseReason.TOKEN_EXPIRED,
 )
-certificate_unreadable: Final = partial(
-    StompError, "Bad CONNECT", "The name in the client's certificate cannot be read.\n"
-)
+# The broker refuses a new token, for this reason; the session goes on with the old one.
+token_refused: Final = ErrorText("Token refused", b"The token was not accepted: %b\n")
+
+# Frames and headers.
+
+# Bytes that break the grammar of STOMP or a limit.
+malformed: Final = ErrorText("Malformed frame", b"%b\n", CloseReason.MALFORMED_FRAME)
+# A SEND that is larger than so many bytes and was read to its end; the session goes on.
+oversized: Final = ErrorText("Malformed frame", b"the frame is larger than %d octets\n")
+bad_command: Final = ErrorText("Bad command", b"Could not interpret command %b\n", as_term=True)
 # A header with an invalid value, in the terse words of RabbitMQ's adapter.
-processing_error: Final = partial(StompError, "Processing error", "Processing error")
-forbidden_message_id: Final = partial(StompError, "Invalid header", "'message-id' is not allowed on 'SEND'.\n")
-durable_needs_id: Final = partial(StompError, "Missing Header", "Header 'id' is required for durable subscriptions")
-missing_subscription_name: Final = partial(
-    StompError, "Missing destination or id", "UNSUBSCRIBE must include a 'destination' or 'id' header"
+processing_error: Final = ErrorText("Processing error", b"Processing error")
+# Command and header.
+missing_header: Final = ErrorText("Missing header", b'"%b" must include the "%b" header\n')
+invalid_ack_id: Final = ErrorText("Invalid header", b'"%b" must include a valid "%b" header\n')
+# Header and size.
+too_long: Final = ErrorText("Invalid header", b"The value of '%b' has %d octets; AMQP carries at most 255 there.\n")
+not_for_amqp: Final = ErrorText("Invalid header", b"AMQP cannot carry these headers: %b.\n")
+not_text: Final = ErrorText("Invalid header", b"The value of '%b' must be UTF-8 to name something on the broker.\n")
+
+# SEND.
+
+# Of SEND or SUBSCRIBE.
+missing_destination: Final = ErrorText("Missing destination", b"\"%b\" must include a 'destination' header\n")
+forbidden_message_id: Final = ErrorText("Invalid header", b"'message-id' is not allowed on 'SEND'.\n")
+# Command, destination and login; in the form of a refusal by the broker.
+destination_denied: Final = ErrorText(
+    _AMQP_NAMES[_ACCESS_REFUSED],
+    b"ACCESS_REFUSED - a destination rule of the gateway denies %b to '%b' for user '%b'",
+    CloseReason.DESTINATION_DENIED,
 )
-temporary_unsubscribe: Final = partial(StompError, "Invalid id", "UNSUBSCRIBE 'id' may not start with /temp-queue/\n")
-selector_on_queue: Final = partial(
-    StompError,
+impossible_rewrite: Final = ErrorText(
+    "Invalid destination",
+    b"A destination rule of the gateway turns '%b' into '%b', which is not a valid destination.\n",
+)
+# The broker's basic.nack of a message for this destination.
+rejected: Final = ErrorText("Message rejected", b"The broker did not accept the message for '%b'.\n")
+# Destination, and the broker's text.
+unroutable: Final = ErrorText("Unroutable message", b"No queue received the message for '%b': %b\n")
+# The broker takes no messages, for so long; this one is not published.
+not_taken: Final = ErrorText(
+    "Upstream unavailable",
+    b"The message broker has taken no messages for at least %g seconds; this one was not sent.\n",
+)
+
+# SUBSCRIBE, UNSUBSCRIBE, ACK and NACK.
+
+durable_needs_id: Final = ErrorText("Missing Header", b"Header 'id' is required for durable subscriptions")
+invalid_selector: Final = ErrorText("Invalid selector", b"The selector cannot be read: %b.\n")
+selector_on_queue: Final = ErrorText(
     "Invalid selector",
-    "Only a subscription to /topic or /exchange, without x-queue-name, may have a selector: another consumer of a "
-    "queue may want the messages that this one does not select.\n",
+    b"Only a subscription to /topic or /exchange, without x-queue-name, may have a selector: another consumer of a "
+    b"queue may want the messages that this one does not select.\n",
 )
-commit_rejected: Final = partial(
-    StompError,
-    "Message rejected",
-    "The broker did not accept every message of the transaction; nothing was acknowledged.\n",
+duplicate_subscription: Final = ErrorText(
+    "Duplicated subscription identifier",
+    b"A subscription identified by '%b' already exists.",
+    CloseReason.PROTOCOL_ERROR,
 )
-commit_interrupted: Final = partial(
-    StompError,
+missing_subscription_name: Final = ErrorText(
+    "Missing destination or id", b"UNSUBSCRIBE must include a 'destination' or 'id' header"
+)
+temporary_unsubscribe: Final = ErrorText("Invalid id", b"UNSUBSCRIBE 'id' may not start with /temp-queue/\n")
+# For example ``id='x'``.
+no_subscription: Final = ErrorText(
+    "No subscription found",
+    b"UNSUBSCRIBE must refer to an existing subscription.\nSubscription to %b not found.\n",
+    as_term=True,
+)
+# The subscription has ended, or is another session's.
+message_without_subscription: Final = ErrorText(
+    "Subscription not found", b"Message with id %b has no subscription", as_term=True
+)
+# The broker is not asked about a NACK for this destination: it would close the whole link.
+stream_takes_nothing_back: Final = ErrorText(
+    _AMQP_NAMES[_NOT_IMPLEMENTED],
+    b"NOT_IMPLEMENTED - a stream takes no message back: NACK is not possible for '%b'",
+    CloseReason.BROKER_ERROR,
+)
+
+# Transactions.
+
+missing_transaction: Final = ErrorText("Missing transaction", b"\"%b\" must include a 'transaction' header\n")
+bad_transaction: Final = ErrorText("Bad transaction", b"Invalid transaction identifier: %b\n", as_term=True)
+too_many_transactions: Final = ErrorText("Transaction limit exceeded", b"Too many concurrent transactions (limit %d)")
+# Actions or bytes.
+transaction_too_large: Final = ErrorText("Transaction too large", b"Too many %b in transaction (limit %d)")
+transaction_too_old: Final = ErrorText(
+    "Transaction expired", b'Transaction "%b" was open for too long and has been aborted.\n'
+)
+commit_rejected: Final = ErrorText(
+    "Message rejected", b"The broker did not accept every message of the transaction; nothing was acknowledged.\n"
+)
+commit_interrupted: Final = ErrorText(
     "Transaction interrupted",
-    "The connection to the broker was lost. The messages that it acknowledges will be delivered again; nothing was "
-    "acknowledged.\n",
+    b"The connection to the broker was lost. The messages that it acknowledges will be delivered again; nothing was "
+    b"acknowledged.\n",
 )
-commit_unroutable: Final = partial(
-    StompError, "Unroutable message", "A message of the transaction reached no queue; nothing was acknowledged.\n"
+commit_unroutable: Final = ErrorText(
+    "Unroutable message", b"A message of the transaction reached no queue; nothing was acknowledged.\n"
+)
+
+# The broker.
+
+# Seconds, and what it was asked.
+operation_timeout: Final = ErrorText(
+    "Broker timeout",
+    b"The broker did not answer within %g seconds. The gateway asked it %b.\n",
+    CloseReason.OPERATION_TIMEOUT,
 )
 
 
@@ -201,100 +337,10 @@ def login_failed(code: int, text: str, login: bytes, settings: VirtualHost) -> S
     return bad_connect(text)
 
 
-def token_refused(text: str) -> StompError:
-    """The broker refuses a new token; the session goes on with the old one."""
-    return StompError("Token refused", f"The token was not accepted: {text}\n")
-
-
-def too_many_sessions(whose: str, limit: int) -> StompError:
-    """A login beyond a limit; ``whose`` names the user, address or virtual host that has it."""
-    body = f"{whose} has {limit} sessions, as many as are allowed; close one, or try again later.\n"
-    return StompError("Session limit reached", body, close=CloseReason.SESSION_LIMIT)
-
-
-def too_many_connections(whose: str, limit: int) -> StompError:
-    """A connection beyond a limit; ``whose`` names the listener or address that has it."""
-    body = f"{whose} has {limit} connections, as many as are allowed; try again later.\n"
-    return StompError("Too many connections", body, close=CloseReason.SESSION_LIMIT)
-
-
-def too_many_failed_logins(seconds: int) -> StompError:
-    """A login that is refused without asking the broker, because too many have failed."""
-    body = f"Too many logins from this address have failed; try again in {seconds} seconds.\n"
-    return StompError("Too many failed logins", body, close=CloseReason.FAILED_LOGINS)
-
-
-def bad_command(command: bytes) -> StompError:
-    """A command that no client may send."""
-    return StompError("Bad command", _with_term(b"Could not interpret command %b\n", command))
-
-
-def missing_destination(command: bytes) -> StompError:
-    """SEND or SUBSCRIBE without destination."""
-    return StompError("Missing destination", b"\"%b\" must include a 'destination' header\n" % command)
-
-
-def missing_header(command: bytes, name: bytes) -> StompError:
-    """ACK or NACK without its identifier."""
-    return StompError("Missing header", b'"%b" must include the "%b" header\n' % (command, name))
-
-
-def invalid_ack_id(command: bytes, name: bytes) -> StompError:
-    """ACK or NACK with a malformed identifier."""
-    return StompError("Invalid header", b'"%b" must include a valid "%b" header\n' % (command, name))
-
-
-def invalid_selector(reason: str) -> StompError:
-    """A selector that cannot be read."""
-    return StompError("Invalid selector", f"The selector cannot be read: {reason}.\n")
-
-
-def too_long(name: bytes, size: int) -> StompError:
-    """A text that AMQP cannot carry."""
-    body = b"The value of '%b' has %d octets; AMQP carries at most 255 there.\n" % (name, size)
-    return StompError("Invalid header", body)
-
-
 def name_too_long(name: bytes) -> StompError:
     """A header name that AMQP cannot carry."""
     body = b"The header name '%b...' has %d octets; AMQP carries at most 255.\n" % (name[:64], len(name))
     return StompError("Invalid header", body)
-
-
-def not_for_amqp(reason: str) -> StompError:
-    """Headers that AMQP cannot carry as a whole."""
-    return StompError("Invalid header", f"AMQP cannot carry these headers: {reason}.\n")
-
-
-def not_text(name: bytes) -> StompError:
-    """A name for the broker that is not UTF-8."""
-    body = b"The value of '%b' must be UTF-8 to name something on the broker.\n" % name
-    return StompError("Invalid header", body)
-
-
-def duplicate_subscription(tag: bytes) -> StompError:
-    """A subscription id that is in use."""
-    body = b"A subscription identified by '%b' already exists." % tag[:LONGEST_NAME]
-    return StompError("Duplicated subscription identifier", body, close=CloseReason.PROTOCOL_ERROR)
-
-
-def no_subscription(description: bytes) -> StompError:
-    """UNSUBSCRIBE of an unknown subscription; ``description`` is for example ``id='x'``."""
-    template = b"UNSUBSCRIBE must refer to an existing subscription.\nSubscription to %b not found.\n"
-    return StompError("No subscription found", _with_term(template, description))
-
-
-def message_without_subscription(ack_id: bytes) -> StompError:
-    """ACK or NACK of an ended subscription, or of another session's."""
-    return StompError("Subscription not found", _with_term(b"Message with id %b has no subscription", ack_id))
-
-
-def stream_takes_nothing_back(destination: bytes) -> StompError:
-    """NACK of a message of a stream. The broker is not asked: it would close the whole link."""
-    body = (
-        b"NOT_IMPLEMENTED - a stream takes no message back: NACK is not possible for '%b'" % destination[:LONGEST_NAME]
-    )
-    return StompError(_AMQP_NAMES[_NOT_IMPLEMENTED], body, close=CloseReason.BROKER_ERROR)
 
 
 def subscription_cancelled(description: bytes | None, subscription: bytes) -> StompError:
@@ -304,83 +350,8 @@ def subscription_cancelled(description: bytes | None, subscription: bytes) -> St
     header of that name.
     """
     template = b"The server has canceled a subscription.\nNo more messages will be delivered for %b.\n"
-    body = template % b"undefined" if description is None else _with_term(template, description)
-    return StompError("Server cancelled subscription", body, subscription=subscription)
-
-
-def missing_transaction(command: bytes) -> StompError:
-    """BEGIN, COMMIT or ABORT without transaction."""
-    return StompError("Missing transaction", b"\"%b\" must include a 'transaction' header\n" % command)
-
-
-def bad_transaction(identifier: bytes) -> StompError:
-    """A transaction that is not open."""
-    return StompError("Bad transaction", _with_term(b"Invalid transaction identifier: %b\n", identifier))
-
-
-def too_many_transactions(limit: int) -> StompError:
-    """More open transactions than one session may have."""
-    return StompError("Transaction limit exceeded", f"Too many concurrent transactions (limit {limit})")
-
-
-def transaction_too_large(limit: int, unit: str) -> StompError:
-    """A transaction that holds more than it may."""
-    return StompError("Transaction too large", f"Too many {unit} in transaction (limit {limit})")
-
-
-def transaction_too_old(identifier: bytes) -> StompError:
-    """A transaction that was open for too long; it is aborted."""
-    body = b'Transaction "%b" was open for too long and has been aborted.\n' % identifier[:LONGEST_NAME]
-    return StompError("Transaction expired", body)
-
-
-def destination_denied(command: bytes, text: bytes, login: bytes) -> StompError:
-    """A destination that an operator's rule denies, in the form of a refusal by the broker."""
-    body = b"ACCESS_REFUSED - a destination rule of the gateway denies %b to '%b' for user '%b'"
-    body %= command, text[:LONGEST_NAME], login[:LONGEST_NAME]
-    return StompError(_AMQP_NAMES[_ACCESS_REFUSED], body, close=CloseReason.DESTINATION_DENIED)
-
-
-def impossible_rewrite(text: bytes, other: bytes) -> StompError:
-    """A destination that an operator's rule turns into an invalid one."""
-    body = b"A destination rule of the gateway turns '%b' into '%b', which is not a valid destination.\n"
-    body %= text[:LONGEST_NAME], other[:LONGEST_NAME]
-    return StompError("Invalid destination", body)
-
-
-def rejected(destination: bytes) -> StompError:
-    """The broker's basic.nack of a message."""
-    return StompError(
-        "Message rejected", b"The broker did not accept the message for '%b'.\n" % destination[:LONGEST_NAME]
-    )
-
-
-def unroutable(destination: bytes, text: bytes) -> StompError:
-    """A mandatory message that reached no queue; ``text`` is the broker's."""
-    body = b"No queue received the message for '%b': %b\n" % (destination[:LONGEST_NAME], text)
-    return StompError("Unroutable message", body)
-
-
-def malformed(reason: str) -> StompError:
-    """Bytes that break the grammar of STOMP or a limit."""
-    return StompError("Malformed frame", f"{reason}\n", close=CloseReason.MALFORMED_FRAME)
-
-
-def oversized(limit: int) -> StompError:
-    """A SEND that is larger than ``limit`` bytes and was read to its end; the session goes on."""
-    return StompError("Malformed frame", f"the frame is larger than {limit} octets\n")
-
-
-def not_taken(seconds: float) -> StompError:
-    """A SEND while the broker has taken no messages for so long; it is not published."""
-    text = f"The message broker has taken no messages for at least {seconds:g} seconds; this one was not sent.\n"
-    return StompError("Upstream unavailable", text)
-
-
-def operation_timeout(purpose: str, seconds: float) -> StompError:
-    """The broker has not answered a request in time."""
-    text = f"The broker did not answer within {seconds:g} seconds. The gateway asked it {purpose}.\n"
-    return StompError("Broker timeout", text, close=CloseReason.OPERATION_TIMEOUT)
+    shown = b"undefined" if description is None else _as_erlang(description[:LONGEST_NAME], template)
+    return StompError("Server cancelled subscription", template % shown, subscription=subscription)
 
 
 def closing(message: str, body: str, reason: CloseReason) -> StompError:
@@ -393,30 +364,6 @@ def closed_for(error: StompError, reason: CloseReason) -> StompError:
     closing = StompError(error.message, error.body, reason, error.subscription)
     closing.refused_login = error.refused_login
     return closing
-
-
-def _with_term(template: bytes, term: bytes) -> bytes:
-    """A text with bytes, at most 255, as Erlang prints them in place of its ``%b``."""
-    before = template.partition(b"%b")[0].rpartition(b"\n")[2]
-    return template % _as_erlang(term[:LONGEST_NAME], len(before) + 1)
-
-
-def _as_erlang(term: bytes, indent: int) -> bytes:
-    """Bytes as Erlang prints a list of them: as text in quotes, or as numbers if one of them is not printable Latin-1.
-
-    A long list takes several lines, indented by this many columns.
-    """
-    if not term:
-        return b"[]"
-    if all(each in _ERLANG_ESCAPES or 32 <= each <= 126 or each >= 160 for each in term):  # noqa: PLR2004
-        return b'"%b"' % b"".join([_ERLANG_ESCAPES.get(each) or bytes([each]) for each in term])
-    lines = [""]
-    for each in term:
-        if len(lines[-1]) + len(f"{each},") > _LINE - indent:
-            lines.append("")
-        lines[-1] += f"{each},"
-    numbers = ("\n" + " " * indent).join(lines)[:-1]
-    return f"[{numbers}]".encode()
 
 
 def encode_error(error: StompError, receipt: bytes | None) -> bytes:

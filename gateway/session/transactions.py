@@ -76,9 +76,9 @@ class OpenTransactions:
         """
         transaction = self.get(name)
         if transaction.actions >= self._limits.max_actions:
-            raise error_frames.transaction_too_large(self._limits.max_actions, "actions")
+            raise error_frames.transaction_too_large("actions", self._limits.max_actions)
         if self._kept_bytes + size > self._limits.max_bytes:
-            raise error_frames.transaction_too_large(self._limits.max_bytes, "bytes")
+            raise error_frames.transaction_too_large("bytes", self._limits.max_bytes)
         transaction.kept_bytes += size
         self._kept_bytes += size
         return transaction

@@ -58,7 +58,7 @@ class OperationDeadline:
             return None
         messages = f"{count} messages" if (count := len(session.confirms)) > 1 else "a message"
         purpose = f"to confirm {messages}" if operation is None else operation.purpose
-        return error_frames.operation_timeout(purpose, timeout)
+        return error_frames.operation_timeout(timeout, purpose)
 
 
 def _awaited_confirm(session: Session) -> object:

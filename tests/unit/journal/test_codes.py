@@ -16,17 +16,19 @@ _SOURCES = sorted(Path(gateway.__path__[0]).rglob("*.py"))
 
 
 def _messages() -> set[str]:
-    """The message of every StompError(...), closing(...) and partial(StompError, ...) in the source, if written out."""
+    """The message of every StompError(...), ErrorText(...) and closing(...) in the source, if written out."""
     found: set[str] = set()
     for path in _SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or not node.args:
                 continue
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            first, *others = node.args
-            if name == "partial" and isinstance(first, ast.Name) and first.id == "StompError":
-                name, first = "StompError", others[0]
-            if name in ("StompError", "closing") and isinstance(first, ast.Constant) and isinstance(first.value, str):
+            first = node.args[0]
+            if (
+                name in ("StompError", "ErrorText", "closing")
+                and isinstance(first, ast.Constant)
+                and isinstance(first.value, str)
+            ):
                 found.add(first.value)
     return found | set(error_frames._AMQP_NAMES.values()) | {"broker_error"}
 
