@@ -112,10 +112,9 @@ class _Head(NamedTuple):
 class _PartialFrame:
     """The state of a frame whose first part is in ``buffer``. No repr, because it may contain a passcode."""
 
-    buffer: bytearray
+    buffer: bytearray = field(default_factory=bytearray)
     line: int = 0  # where the header line starts that is not complete yet
     searched: int = 0  # bytes before this hold no end of that line, or no NUL once the header block is complete
-    has_length: bool = False  # so that no NUL is searched
     head: _Head | None = None  # once the blank line has arrived
     command: bytes = b""
     lines: int = 0
@@ -136,73 +135,60 @@ class _PartialBody:
         missing: bytes of the body, and the NUL after it, that have not arrived.
     """
 
-    __slots__ = ("_frame", "_missing", "_pieces", "_position", "_rest", "size")
+    __slots__ = ("_pieces", "frame", "missing", "position", "rest", "size")
 
     def __init__(self, frame: Frame, size: int, piece: Piece, missing: int) -> None:
         self.size = size
-        self._frame = frame
+        self.frame = frame
+        self.missing = missing
         self._pieces: list[Piece] = [piece]
-        self._missing = missing
-        # The bytes that arrived with the end of the frame, from its NUL on, and the position of the NUL.
-        self._rest = b""
-        self._position = 0
+        # What was fed with the end of the frame, and what came after it; and where in these bytes the NUL should be.
+        self.rest = b""
+        self.position = 0
 
     def feed(self, data: bytes) -> None:
         """Take what one read gave. HOT: once per read of a large body."""
         self.size += len(data)
-        missing, pieces = self._missing, self._pieces
+        missing, pieces = self.missing, self._pieces
         if missing == 0:
-            self._rest += data
+            self.rest += data
         elif len(data) < missing:
-            self._missing = missing - len(data)
+            self.missing = missing - len(data)
             last = pieces[-1]
             if isinstance(last, bytes) and len(last) < _LEAST_PIECE:
                 pieces[-1] = last + data
             else:
                 pieces.append(data)
         else:
-            self._missing = 0
+            self.missing = 0
             pieces.append(part_of(data, 0, missing - 1))
-            self._frame.body = body_of(pieces)
-            self._rest, self._position = data, missing - 1
-
-    @property
-    def missing(self) -> int:
-        """Bytes that are to come, the NUL included."""
-        return self._missing
-
-    @property
-    def behind(self) -> bytes:
-        """The bytes after the frame."""
-        return self._rest[self._position + 1 :]
-
-    def take(self) -> tuple[Frame, bytes, int] | None:
-        """The frame once it is complete, and where in which bytes its NUL should be."""
-        return None if self._missing else (self._frame, self._rest, self._position)
+            self.frame.body = body_of(pieces)
+            self.rest, self.position = data, missing - 1
 
 
 class _SkippedBody(_PartialBody):
-    """The rest of a SEND that is too large, of which nothing is kept. ``missing`` is None if a NUL ends the body."""
+    """The rest of a SEND that is too large, of which nothing is kept.
 
-    __slots__ = ("_ends_with_nul",)
+    Args:
+        missing: None if a NUL ends the body. Then ``missing`` is 1 until it comes.
+    """
+
+    __slots__ = ("ends_with_nul",)
 
     def __init__(self, frame: Frame, missing: int | None) -> None:
         super().__init__(frame, 1, b"", missing or 1)
-        self._ends_with_nul = missing is None
+        self.ends_with_nul = missing is None
 
     def feed(self, data: bytes) -> None:
         """Take what one read gave."""
-        if not self._missing:
-            self._rest += data
-        elif self._ends_with_nul:
-            end = data.find(b"\0")
-            if end >= 0:
-                self._missing, self._rest, self._position = 0, data, end
-        elif len(data) < self._missing:
-            self._missing -= len(data)
-        else:
-            self._rest, self._position, self._missing = data, self._missing - 1, 0
-        self.size = 1 + len(self._rest)
+        end = data.find(b"\0") if self.ends_with_nul else self.missing - 1
+        if not self.missing:
+            self.rest += data
+        elif 0 <= end < len(data):
+            self.missing, self.rest, self.position = 0, data, end
+        elif not self.ends_with_nul:
+            self.missing -= len(data)
+        self.size = 1 + len(self.rest)
 
 
 class Decoder:
@@ -238,11 +224,15 @@ class Decoder:
         return waiting + (self._partial.size if self._partial else 0)
 
     @property
-    def unread(self) -> tuple[int, bytes]:
-        """The number of bytes missing from an arriving body, and the bytes after the last frame handed out."""
+    def unread(self) -> tuple[int | None, bytes]:
+        """The number of bytes missing from an arriving body, and the bytes after the last frame handed out.
+
+        The number is None while a body is skipped that ends with the next NUL.
+        """
         partial = self._partial
         if isinstance(partial, _PartialBody):
-            return partial.missing, partial.behind
+            is_endless = isinstance(partial, _SkippedBody) and partial.ends_with_nul and partial.missing
+            return None if is_endless else partial.missing, partial.rest[partial.position + 1 :]
         return 0, self._chunk[self._position :] if partial is None else bytes(partial.buffer)
 
     def take_over(self, other: Decoder) -> None:
@@ -267,11 +257,7 @@ class Decoder:
         if isinstance(partial, _PartialBody):
             partial.feed(data)
             return
-        partial.buffer += data
-        if self._is_complete(partial):
-            self._chunk, self._position, self._head, self._partial = bytes(partial.buffer), 0, partial.head, None
-        elif len(partial.buffer) > self.limits.frame:
-            self._partial = _SkippedBody(self._oversized(partial.head), None)
+        self._grow(partial, data)
 
     def next_frame(self) -> Frame | None:  # noqa: PLR0911 - hot: in one piece, since every call costs
         """Hand out the next complete frame; None when more bytes are needed.
@@ -546,11 +532,15 @@ class Decoder:
             self._chunk, self._position = rest, 0
             return
         self._chunk, self._position = b"", 0
-        partial = self._partial = _PartialFrame(bytearray(rest))
-        if head is not None:
-            self._block_read(partial, head)
-        self._is_complete(partial)  # it is not; this notes what has arrived
-        if len(rest) > self.limits.frame:
+        partial = self._partial = _PartialFrame(head=head, searched=0 if head is None else head.body)
+        self._grow(partial, rest)
+
+    def _grow(self, partial: _PartialFrame, data: bytes) -> None:
+        """Add bytes to a frame that is arriving."""
+        partial.buffer += data
+        if self._is_complete(partial):
+            self._chunk, self._position, self._head, self._partial = bytes(partial.buffer), 0, partial.head, None
+        elif len(partial.buffer) > self.limits.frame:
             self._partial = _SkippedBody(self._oversized(partial.head), None)
 
     def _skip_body(self, frame: OversizedFrame, stop: int) -> Frame | None:
@@ -593,38 +583,39 @@ class Decoder:
 
     def _take_whole(self, partial: _PartialFrame | _PartialBody) -> Frame | None:
         """Hand out the frame that came in pieces, if it is complete."""
-        whole = partial.take() if isinstance(partial, _PartialBody) else None
-        if whole is None:
+        if isinstance(partial, _PartialFrame) or partial.missing:
             return None
-        frame, rest, at = whole
-        if rest[at]:
+        if partial.rest[partial.position]:
             raise _no_nul()
-        self._partial, self._chunk, self._position, self._fast_start = None, rest, at + 1, -1
-        return frame
+        self._partial, self._chunk, self._position, self._fast_start = None, partial.rest, partial.position + 1, -1
+        return partial.frame
 
     def _is_complete(self, partial: _PartialFrame) -> bool:
         """Whether the whole frame is there, or if its length is known, its header block."""
-        if partial.head is None and not self._block_arrived(partial):
-            return False
-        if partial.has_length:
-            return True
+        if partial.head is None:
+            head = partial.head = self._arrived_head(partial)
+            if head is None:
+                return False
+            length = self._content_length(head.header_block)
+            if length is not None:
+                if head.body + length >= self.limits.frame:
+                    self._oversized(head)  # an error, or else it is skipped once the frame is looked at
+                return True
+            partial.searched = head.body
         if partial.buffer.find(b"\0", partial.searched) >= 0:
             return True
         partial.searched = len(partial.buffer)
         return False
 
-    def _block_arrived(self, partial: _PartialFrame) -> bool:
-        """Read the header lines that are complete by now; True once the blank line is among them."""
+    def _arrived_head(self, partial: _PartialFrame) -> _Head | None:
+        """Read the header lines that are complete by now; all of them once the blank line is there."""
         buffer = partial.buffer
         while (end := buffer.find(b"\n", partial.searched)) >= 0:
             line = bytes(buffer[partial.line : end])
             if not partial.line:
                 partial.command = _command(line)
             elif line in (b"", b"\r"):
-                self._block_read(
-                    partial, _Head(_header_block(partial.command, partial.headers), partial.line - 1, end + 1)
-                )
-                return True
+                return _Head(_header_block(partial.command, partial.headers), partial.line - 1, end + 1)
             else:
                 partial.lines += 1
                 if partial.lines > self.limits.lines:
@@ -635,17 +626,7 @@ class Decoder:
             # Between frames a line feed may still follow, but an endless wait for it must not hide the mistake.
             raise FrameError("a carriage return that is not followed by a line feed in a command")
         partial.searched = len(buffer)
-        return False
-
-    def _block_read(self, partial: _PartialFrame, head: _Head) -> None:
-        """The header block is complete, and only the body is still to come."""
-        length = self._content_length(head.header_block)
-        if length is not None:
-            partial.has_length = True
-            if head.body + length >= self.limits.frame:
-                self._oversized(head)  # an error, or else it is skipped once the frame is looked at
-        partial.head = head
-        partial.searched = head.body
+        return None
 
     def _content_length(self, block: HeaderBlock) -> int | None:
         """The body's length as the headers state it. Like RabbitMQ's adapter, the gateway reads it on SEND only."""

@@ -142,7 +142,11 @@ class FrameWatch:
     def _find_place(self, side: _Direction, decoder: Decoder) -> None:
         """Hear from here on: pass over what has come before this read."""
         skip, unread = decoder.unread
-        if len(unread) > _MOST_UNREAD:
+        received = self.client.session.traffic.frames_received
+        if skip is None:
+            # Not before the end of this body is the place known; what comes with that is left out.
+            self._count_unheard(side, received + 1)
+        if skip is None or len(unread) > _MOST_UNREAD:
             return
         scanner = FrameScanner(from_client=True)
         try:
@@ -151,7 +155,7 @@ class FrameWatch:
             side.is_readable = False
             return
         side.scanner, side.skip = scanner, skip
-        self._count_unheard(side, self.client.session.traffic.frames_received + waiting + bool(skip))
+        self._count_unheard(side, received + waiting + bool(skip))
 
     def _sent(self, data: bytes) -> None:
         side, now = self._gateway_side, self._clock()

@@ -16,7 +16,7 @@ from gateway.server.client.frame_watch import WatchedTransport
 from gateway.server.client.redaction import shown_headers
 from gateway.server.client.trace import TracePart, TraceTarget, TraceTargetError
 from gateway.server.client.traces import Traces
-from gateway.stomp.decoder import Decoder
+from gateway.stomp.decoder import Decoder, FrameLimits
 from tests.support.deadline import within
 from tests.support.gateway import gateway_here
 from tests.support.stomp_client import StompClient, encoded
@@ -407,6 +407,22 @@ def test_frames_that_wait_in_the_decoder_are_not_taken_for_ones_that_were_left_o
     traces.left(client, CloseReason.CLIENT_GONE)
     part = traces.take("a")
     assert (part.frames, part.left_out) == (202, 100)
+
+
+@pytest.mark.parametrize("head", [b"SEND\ndestination:/queue/a\n\n", b"SEND\ncontent-length:200\n\n"])
+def test_a_trace_that_begins_within_a_skipped_body_reads_what_follows(head: bytes, traces: Traces) -> None:
+    client = TracedClient()
+    client.decoder.limits = FrameLimits(frame=100, skips_bodies=True)
+    client.receive(head + b"x" * 100)
+    traces.begin("a", EVERYBODY, 60, [client])
+    client.receive(b"destination:/queue/b\n\n" + b"x" * 77)
+    client.receive(b"x\0" + SEND)
+    client.receive(SEND)
+    traces.left(client, CloseReason.CLIENT_GONE)
+    part = traces.take("a")
+    assert set(said(part)) == {"SEND", "closed"}
+    # All but the one that was under way. If a NUL ends its body, what comes with that is left out.
+    assert part.frames + part.left_out == client.session.traffic.frames_received - 1 == 2
 
 
 def test_what_a_client_has_begun_to_say_is_shown_at_its_end(traces: Traces) -> None:
