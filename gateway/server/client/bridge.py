@@ -31,6 +31,7 @@ from gateway.server.broker.broker_errors import (
 from gateway.server.broker.link import Link
 from gateway.server.broker.link_pool import LinkPool, SharedLinksError
 from gateway.server.broker.queue_watch import QueueState
+from gateway.server.client.bridge_context import BridgeContext
 from gateway.server.client.bridge_parts import BridgeParts
 from gateway.server.client.failed_logins import TooManyFailedLoginsError
 from gateway.server.client.login_handler import LoginHandler
@@ -98,7 +99,8 @@ class Bridge:
         parts = self._parts
         if parts is None:
             background = self._do_in_background
-            parts = self._parts = BridgeParts(self._session, self, self._login, self._pool, self._client, background)
+            context = BridgeContext(self._session, self, self._login, self._pool, self._client, background)
+            parts = self._parts = BridgeParts(context)
         return parts
 
     # Bytes.
@@ -265,10 +267,13 @@ class Bridge:
             except UpstreamError:
                 return False
         if state is QueueState.AWAY:
-            self._pool.queue_away(self._session.settings)
-            self.parts.restorer.log.waits(refusal.text)
+            self._note_away(refusal)
         is_starting = refusal.method == QUEUE_BIND and self._pool.is_unsettled(self._session.settings, _STARTS_WITHIN)
         return is_starting or state is not QueueState.DELETED
+
+    def _note_away(self, refusal: UpstreamError) -> None:
+        self._pool.queue_away(self._session.settings)
+        self.parts.context.log_wait(refusal.text)
 
     async def _find(self, operation: ops.FindQueues) -> ops.QueuesFound:
         """See whether the broker rejects messages because their queue is away, or was deleted."""
@@ -359,8 +364,7 @@ class Bridge:
         is_away = of_declaration and refusal.code == NOT_FOUND
         if is_away:
             # A declaration makes a queue that does not exist.
-            self._pool.queue_away(self._session.settings)
-            self.parts.restorer.log.waits(refusal.text)
+            self._note_away(refusal)
         self.handle(ops.ChannelClosed(refusal.code, refusal.text, publishing, of_declaration, is_away))
 
     @property

@@ -5,60 +5,30 @@ Many sessions connect, do nothing for long, and go. Without the parts such a ses
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
-
-from gateway.server.broker.broker_errors import UpstreamError
-from gateway.server.broker.link import Link
-from gateway.server.broker.link_pool import LinkPool
+from gateway.server.client.bridge_context import BridgeContext
 from gateway.server.client.consumers import Consumers
-from gateway.server.client.consuming_channels import ChannelsOwner, ConsumingChannels
+from gateway.server.client.consuming_channels import ConsumingChannels
 from gateway.server.client.leaving_links import LeavingLinks
-from gateway.server.client.login_handler import LoginHandler
-from gateway.server.client.lost_consumers import LostConsumers, RecoveryLog
+from gateway.server.client.lost_consumers import LostConsumers
 from gateway.server.client.publishing_channel import PublishingChannel
-from gateway.server.client.recovery import Recovery
-from gateway.server.client.restorer import Restorer
+from gateway.server.client.recovery import Recovery, Restorer
 from gateway.server.client.session_queues import SessionQueues
-from gateway.session.session import Session
-
-
-class PartsOwner(ChannelsOwner, Protocol):
-    """The bridge."""
-
-    def lose(self, link: Link, reason: UpstreamError) -> None:
-        """The session's channels on a link are gone."""
 
 
 class BridgeParts:
-    """See `Bridge`. ``background`` starts work of the session that is no operation."""
+    """See `Bridge`."""
 
-    __slots__ = ("channels", "consumers", "leaving", "lost", "publishing", "queues", "recovery", "restorer")
+    __slots__ = ("channels", "consumers", "context", "leaving", "lost", "publishing", "queues", "recovery", "restorer")
 
-    def __init__(
-        self,
-        session: Session,
-        owner: PartsOwner,
-        login: LoginHandler,
-        pool: LinkPool,
-        client: str,
-        background: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
-    ) -> None:
-        channels = self.channels = ConsumingChannels(owner, login, client, session.identity.decode())
-        queues = self.queues = SessionQueues(session, owner, login, channels, pool.queue_conflicts)
-        publishing = self.publishing = PublishingChannel(session, owner, login, queues, background)
-        log = RecoveryLog(login, client, session.identity.decode(), pool.log_limits)
-
-        def note_away() -> None:
-            pool.queue_away(session.settings)
-
-        lost = self.lost = LostConsumers(session, owner, login, channels, queues, log, note_away, background)
-        consumers = self.consumers = Consumers(owner, login, channels, queues, lost)
-        leaving = self.leaving = LeavingLinks(
-            session, owner, login, channels, publishing, queues, pool.drain.slots, background
-        )
-        self.restorer = Restorer(session, login, channels, queues, consumers, publishing, leaving, log)
+    def __init__(self, context: BridgeContext) -> None:
+        self.context = context
+        channels = self.channels = ConsumingChannels(context)
+        queues = self.queues = SessionQueues(context, channels)
+        publishing = self.publishing = PublishingChannel(context, queues)
+        lost = self.lost = LostConsumers(context, channels, queues)
+        consumers = self.consumers = Consumers(context, channels, queues, lost)
+        leaving = self.leaving = LeavingLinks(context, channels, publishing, queues)
+        self.restorer = Restorer(context, channels, queues, consumers, publishing, leaving)
         self.recovery = Recovery(self.restorer)
 
     @property

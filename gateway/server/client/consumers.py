@@ -8,8 +8,8 @@ from functools import partial
 from gateway.amqp.codec import CONSUME
 from gateway.server.broker.broker_errors import NOT_FOUND, LinkDownError, UpstreamError
 from gateway.server.broker.channel import LinkChannel
-from gateway.server.client.consuming_channels import ChannelsOwner, ConsumingChannels
-from gateway.server.client.login_handler import LoginHandler
+from gateway.server.client.bridge_context import BridgeContext
+from gateway.server.client.consuming_channels import ConsumingChannels
 from gateway.server.client.lost_consumers import LostConsumers
 from gateway.server.client.session_queues import SessionQueues
 from gateway.session import ops
@@ -20,18 +20,12 @@ from gateway.session.subscription import Subscription
 class Consumers:
     """Each subscription has a consumer, on a channel of its own."""
 
-    __slots__ = ("_channels", "_login", "_owner", "_queues", "lost")
+    __slots__ = ("_channels", "_context", "_queues", "lost")
 
     def __init__(
-        self,
-        owner: ChannelsOwner,
-        login: LoginHandler,
-        channels: ConsumingChannels,
-        queues: SessionQueues,
-        lost: LostConsumers,
+        self, context: BridgeContext, channels: ConsumingChannels, queues: SessionQueues, lost: LostConsumers
     ) -> None:
-        self._owner = owner
-        self._login = login
+        self._context = context
         self._channels = channels
         self._queues = queues
         self.lost = lost
@@ -85,15 +79,15 @@ class Consumers:
         if owner is not None and owner.closed is None:
             return LinkChannel.begun(owner)
         if operation.needs_pausable_link:
-            return LinkChannel.begun(await self._channels.pausable.opened(self._login.links))
-        return await self._login.links.consuming_channel(selects=operation.subscription.selects)
+            return LinkChannel.begun(await self._channels.pausable.opened())
+        return await self._context.links.consuming_channel(selects=operation.subscription.selects)
 
     async def _undo(self, channel: LinkChannel, declared: QueueSpec | None, refusal: UpstreamError) -> None:
         """A SUBSCRIBE failed half-way: delete its new queue, unless the queue is in use."""
         await self._channels.close(channel)
         if declared is None or isinstance(refusal, LinkDownError) or declared.durable or not declared.auto_delete:
             return
-        cleaner = await self._login.links.consuming_channel()
+        cleaner = await self._context.links.consuming_channel()
         try:
             await cleaner.delete_queue(declared.name, if_idle=True)
         except UpstreamError:
@@ -120,7 +114,7 @@ class Consumers:
         if channel is not None:
             # Closing the channel requeues all unsettled messages and cancels the consumer. The channel is needed longer
             # only to delete a queue.
-            channel.discard(self._owner)
+            channel.discard(self._context.bridge)
             queue = self._queues.exclusive.to_delete_with(operation.subscription)
             try:
                 if operation.delete_queue is not None:
@@ -133,7 +127,7 @@ class Consumers:
                 await self._channels.close(channel, queue)
         elif operation.delete_queue is not None:
             # The channel went with its link, and the consumer with the channel.
-            async with LinkChannel.opened(await self._login.links.consuming_link()) as channel:
+            async with LinkChannel.opened(await self._context.links.consuming_link()) as channel:
                 await self._queues.check(operation.delete_queue, channel.link)
                 await channel.delete_queue(operation.delete_queue)
         self._queues.exclusive.consumer_closed(operation.subscription)

@@ -1,20 +1,21 @@
-"""The channels on which one session consumes and declares, and which messages they take."""
+"""The channels on which one session consumes and declares, and which messages they take.
+
+Among their links may be one that serves only this session: the one place where reading from the broker may pause for a
+client.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from gateway.amqp.splitter import Sink
-from gateway.server.broker.broker_errors import UpstreamError
 from gateway.server.broker.channel import LinkChannel, ignore_confirm
-from gateway.server.broker.link import CLOSING_AT_ONCE, Link, LinkUser
-from gateway.server.broker.pausable_link import PausableLink
-from gateway.server.client.login_handler import LoginHandler
-from gateway.session import ops
+from gateway.server.broker.link import CLOSING_AT_ONCE, Link
+from gateway.server.client.bridge_context import BridgeContext
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.subscription import Subscription
 
@@ -22,33 +23,19 @@ from gateway.session.subscription import Subscription
 _CLOSED_WITHIN: Final = 10.0
 
 
-class ChannelsOwner(LinkUser, Protocol):
-    """The bridge: it uses the links, and tells the session what happens on a channel."""
-
-    def advance(self) -> None:
-        """The session may go on."""
-
-    def handle(self, event: ops.Event) -> None:
-        """Something happened at the broker."""
-
-    def channel_closed(self, refusal: UpstreamError, *, publishing: bool) -> None:
-        """The broker closed a channel without being asked."""
-
-
 class ConsumingChannels:
     """A channel for each subscription, and one for declarations.
 
-    ``pausable`` is the link of those subscriptions that may pause it. ``links`` are the session's.
+    ``pausable`` is the link of those subscriptions that may pause it.
     """
 
-    __slots__ = ("_by_subscription", "_control", "_is_dropping", "_login", "_owner", "is_released", "pausable")
+    __slots__ = ("_by_subscription", "_context", "_control", "_is_dropping", "is_released", "pausable")
 
-    def __init__(self, owner: ChannelsOwner, login: LoginHandler, client: str, session: str) -> None:
-        self._owner = owner
-        self._login = login
+    def __init__(self, context: BridgeContext) -> None:
+        self._context = context
         self._by_subscription: dict[Subscription, LinkChannel] = {}
         self._control: LinkChannel | None = None
-        self.pausable = PausableLink(client, session, self._by_subscription.values())
+        self.pausable = PausableLink(context, self._by_subscription.values())
         self._is_dropping = False
         # The session is over: others come first.
         self.is_released = False
@@ -67,7 +54,7 @@ class ConsumingChannels:
 
     def add(self, subscription: Subscription, channel: LinkChannel) -> None:
         """Take the messages of a subscription on a channel."""
-        channel.set_owner(self._owner)
+        channel.set_owner(self._context.bridge)
         self._by_subscription[subscription] = channel
         self._set_sink(subscription, channel)
         subscription.set_channel(channel.number)
@@ -83,9 +70,9 @@ class ConsumingChannels:
             self._control.leave_owner()
             self._control = None
         if self._control is None:
-            self._control = await self._login.links.consuming_channel()
-            self._control.set_owner(self._owner)
-            self._control.on_closed = partial(self._owner.channel_closed, publishing=False)
+            self._control = await self._context.links.consuming_channel()
+            self._control.set_owner(self._context.bridge)
+            self._control.on_closed = partial(self._context.bridge.channel_closed, publishing=False)
         return self._control
 
     def subscriptions_on(self, link: Link) -> list[Subscription]:
@@ -127,11 +114,11 @@ class ConsumingChannels:
             self._set_sink(subscription, channel)
 
     def _set_sink(self, subscription: Subscription, channel: LinkChannel) -> None:
-        is_dropped = self._is_dropping and not self.pausable.has(channel)
-        if is_dropped:
-            sink = Sink(subscription.drop_for_requeue, ignore_confirm, self._owner)
+        bridge = self._context.bridge
+        if self._is_dropping and not self.pausable.has(channel):
+            sink = Sink(subscription.drop_for_requeue, ignore_confirm, bridge)
         else:
-            sink = Sink(subscription.deliver, ignore_confirm, self._owner, deliver_alike=subscription.deliver_alike)
+            sink = Sink(subscription.deliver, ignore_confirm, bridge, deliver_alike=subscription.deliver_alike)
         channel.set_sink(sink, is_paced=subscription.selects)
 
     def _resume_deliveries(self) -> None:
@@ -157,13 +144,13 @@ class ConsumingChannels:
             # The answer to channel.close must be read; deliveries before it are dropped.
             channel.link.resume_reading()
         if queue:
-            channel.discard(self._owner)
+            channel.discard(self._context.bridge)
             _ = channel.delete_queue(queue)
         elif not counts:
             channel.give_back()
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSED_WITHIN):
-                await channel.close_for(self._owner)
+                await channel.close_for(self._context.bridge)
         if self.pausable.has(channel):
             self.pausable.read_or_pause()
 
@@ -195,3 +182,73 @@ class ConsumingChannels:
         else:
             # At once, and without a task: most sessions have one.
             await close_remaining()
+
+
+class PausableLink:
+    """Opened when a subscription first needs it, and read only as fast as the client takes its messages.
+
+    When it drains, another one is opened for further subscriptions; those that it has stay until they move.
+    ``consuming`` is a live view of the session's channels for subscriptions; some of them may be on this link.
+    """
+
+    def __init__(self, context: BridgeContext, consuming: Iterable[LinkChannel]) -> None:
+        # Those before the last drain.
+        self._links: list[Link] = []
+        self._opening = asyncio.Lock()
+        self._client_writable = True
+        self._client_gone = False
+        self._context = context
+        self._consuming = consuming
+
+    async def opened(self) -> Link:
+        """The link, opened anew if it is closed or drains. Reading resumes, so that the broker's answers arrive."""
+        async with self._opening:
+            self._links = [link for link in self._links if link.closed is None]
+            if not self._links or self._links[-1].is_draining:
+                session = self._context.session.identity.decode()
+                self._links.append(await self._context.links.open_pausable(self._context.client, session))
+            link = self._links[-1]
+        link.resume_reading()
+        return link
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there was a need for one."""
+        return bool(self._links)
+
+    def has(self, channel: LinkChannel) -> bool:
+        """Whether a channel is on this link."""
+        return channel.link in self._links
+
+    def set_client_writable(self, writable: bool) -> None:
+        """Note whether the client takes its messages."""
+        self._client_writable = writable
+        self.read_or_pause()
+
+    def set_client_gone(self) -> None:
+        """The client is gone: its deliveries are dropped, so the link need not pause any more."""
+        self._client_gone = True
+        self.read_or_pause()
+
+    def read_or_pause(self) -> None:
+        """Pause if the client does not take its messages and one of its subscriptions is here; else read."""
+        for link in self._links:
+            is_used = any(channel.link is link for channel in self._consuming)
+            if self._client_writable or self._client_gone or not is_used:
+                link.resume_reading()
+            else:
+                link.pause_reading()
+
+    def time_passed(self) -> None:
+        """Called about once a second: the AMQP library must not take a paused link for dead."""
+        if not self._client_writable:
+            for link in self._links:
+                link.feed_heartbeat()
+
+    async def update_secret(self, passcode: str) -> None:
+        """Send another passcode. On a paused link this takes until the client has caught up or is gone."""
+        await asyncio.gather(*(link.update_secret(passcode) for link in self._links if link.closed is None))
+
+    async def close(self) -> None:
+        """Close the link."""
+        await asyncio.gather(*(link.close() for link in self._links))

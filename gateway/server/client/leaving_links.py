@@ -6,62 +6,37 @@ Nobody polls for that moment. `look` is called after each batch of the session's
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final
 
 from gateway.server.broker.broker_errors import CONNECTION_FORCED, UpstreamError
 from gateway.server.broker.channel import LinkChannel
-from gateway.server.broker.link import Link, LinkUser
+from gateway.server.broker.link import Link
+from gateway.server.client.bridge_context import BridgeContext
 from gateway.server.client.consuming_channels import ConsumingChannels
-from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.publishing_channel import PublishingChannel
 from gateway.server.client.session_queues import SessionQueues
 from gateway.session.context import Hold
-from gateway.session.session import Session
 
 # How long a client is held so that everything it has published is confirmed, in seconds.
 _HELD: Final = 0.5
 
 
-class _Leaver(LinkUser, Protocol):
-    """The bridge."""
-
-    def lose(self, link: Link, reason: UpstreamError) -> None: ...
-
-    def advance(self) -> None: ...
-
-
 class LeavingLinks:
-    """The draining links that one session is leaving.
-
-    ``spawn`` starts background work of the session. All sessions that leave share ``slots``.
-    """
+    """The draining links that one session is leaving."""
 
     __slots__ = (
-        "_awaited", "_channels", "_closing", "_is_over", "_leaver", "_login", "_publishing", "_queues", "_session",
-        "_slots", "_spawn", "_under_way", "moments",
+        "_awaited", "_channels", "_closing", "_context", "_is_over", "_publishing", "_queues", "_under_way", "moments",
     )  # fmt: skip
 
     def __init__(
-        self,
-        session: Session,
-        leaver: _Leaver,
-        login: LoginHandler,
-        channels: ConsumingChannels,
-        publishing: PublishingChannel,
-        queues: SessionQueues,
-        slots: asyncio.Semaphore,
-        spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
+        self, context: BridgeContext, channels: ConsumingChannels, publishing: PublishingChannel, queues: SessionQueues
     ) -> None:
-        self._session = session
-        self._leaver = leaver
-        self._login = login
+        self._context = context
         self._channels = channels
         self._publishing = publishing
         self._queues = queues
-        self._slots = slots
-        self._spawn = spawn
         # What to do at which moment; each once.
         self.moments: list[tuple[Callable[[], bool], Callable[[], object]]] = []
         # The links whose subscriptions wait for the client's acknowledgements, and those that are being left.
@@ -102,7 +77,7 @@ class LeavingLinks:
     async def _leave(self, link: Link) -> None:
         if not self._may_leave(link):
             return
-        links = self._login.links
+        links = self._context.links
         if not links.is_replaced(link):
             # Nobody leaves a link before a broker has accepted the login again.
             await links.replace(link)
@@ -120,11 +95,11 @@ class LeavingLinks:
     def _may_leave(self, link: Link) -> bool:
         is_here = not self._is_over and link.closed is None
         subscriptions = self._channels.subscriptions_on(link)
-        return is_here and not self._queues.exclusive.has_any(link) and self._session.can_leave(subscriptions)
+        return is_here and not self._queues.exclusive.has_any(link) and self._context.session.can_leave(subscriptions)
 
     def _is_quiet(self, link: Link) -> bool:
         subscriptions, publishing = self._channels.subscriptions_on(link), self._publishing.channels_on(link)
-        return self._may_leave(link) and self._session.is_quiet(subscriptions, publishing=bool(publishing))
+        return self._may_leave(link) and self._context.session.is_quiet(subscriptions, publishing=bool(publishing))
 
     def _is_settled(self, link: Link) -> bool:
         return link.closed is not None or self._is_quiet(link)
@@ -132,15 +107,15 @@ class LeavingLinks:
     def _settled(self, link: Link) -> None:
         """The client has acknowledged everything."""
         self._awaited.discard(link)
-        _ = self._spawn(self._leave_in_turn(link), "leave")
+        _ = self._context.spawn(self._leave_in_turn(link), "leave")
 
     async def _leave_in_turn(self, link: Link) -> None:
-        async with self._slots:
+        async with self._context.pool.drain.slots:
             await self.leave(link)
 
     async def _leave_when_confirmed(self, link: Link) -> None:
         """Nothing more is published meanwhile, so all that was is confirmed soon."""
-        self._session.holds.add(Hold.LINK_LOST)
+        self._context.session.holds.add(Hold.LINK_LOST)
         try:
             async with asyncio.timeout(_HELD):
                 await self._until(lambda: self._is_quiet(link))
@@ -150,20 +125,21 @@ class LeavingLinks:
             # The client goes on until it is asked again.
             pass
         finally:
-            if not self._session.is_recovering:
-                self._session.holds.discard(Hold.LINK_LOST)
-                self._leaver.advance()
+            if not self._context.session.is_recovering:
+                self._context.session.holds.discard(Hold.LINK_LOST)
+                self._context.bridge.advance()
 
     async def _leave_now(self, link: Link) -> None:
         """To the session this is the loss of a link. Messages on their way from the broker return to their queue."""
         left = [*self._channels.channels_on(link), *self._publishing.channels_on(link)]
         for channel in left:
-            channel.discard(self._leaver)
-        closing = self._spawn(self._close(left), "leave")
+            channel.discard(self._context.bridge)
+        closing = self._context.spawn(self._close(left), "leave")
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
-        self._leaver.lose(link, UpstreamError(CONNECTION_FORCED, "CONNECTION_FORCED - the connection is replaced"))
-        await self._until(lambda: not self._session.is_recovering)
+        replaced = UpstreamError(CONNECTION_FORCED, "CONNECTION_FORCED - the connection is replaced")
+        self._context.bridge.lose(link, replaced)
+        await self._until(lambda: not self._context.session.is_recovering)
 
     async def _close(self, channels: list[LinkChannel]) -> None:
         await asyncio.gather(*map(self._channels.close, channels))

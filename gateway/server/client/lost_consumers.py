@@ -7,67 +7,17 @@ import contextlib
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
-import structlog
-
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, NOT_FOUND, LinkDownError, UpstreamError, passes
 from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.link import Link
 from gateway.server.broker.queue_watch import PROMPT, QueueState
 from gateway.server.broker.redial import Backoff
-from gateway.server.client.consuming_channels import ChannelsOwner, ConsumingChannels
-from gateway.server.client.login_handler import LoginHandler
+from gateway.server.client.bridge_context import BridgeContext
+from gateway.server.client.consuming_channels import ConsumingChannels
 from gateway.server.client.session_queues import SessionQueues
-from gateway.server.log_limits import LogLimits
 from gateway.session import ops
 from gateway.session.ride_through import rename_queue, request_of
-from gateway.session.session import Session
 from gateway.session.subscription import Subscription
-
-log = structlog.get_logger("gateway.session")
-
-# Characters of the broker's text, which may hold names that a client has chosen.
-_LONGEST_TEXT: Final = 300
-
-
-class RecoveryLog:
-    """Says what a session waits for: once for each reason in a recovery, within the limits.
-
-    Many sessions may wait for the same, so the limit is that of their virtual host.
-    """
-
-    __slots__ = ("_client", "_limits", "_login", "_said", "_session")
-
-    def __init__(self, login: LoginHandler, client: str, session: str, limits: LogLimits) -> None:
-        self._login = login
-        self._client = client
-        self._session = session
-        self._limits = limits
-        self._said = ""
-
-    def begin(self) -> None:
-        """A recovery begins."""
-        self._said = ""
-
-    def waits(self, reason: str) -> None:
-        """The broker refuses for a while what is to come back."""
-        links = self._login.links
-        if reason == self._said or (left_out := self._limits.for_virtual_host(links.virtual_host.name)) is None:
-            return
-        self._said = reason
-        log.warning(
-            "session waits for the broker",
-            virtual_host=links.virtual_host.name,
-            login=links.login,
-            session=self._session,
-            peer=self._client,
-            reason=reason[:_LONGEST_TEXT],
-            left_out=left_out,
-        )
-
-    def waits_for(self, queue: str) -> None:
-        """A subscription waits for its queue, while its session goes on."""
-        self.waits(f"queue '{queue}' is away, and so is its node")
-
 
 # How long RabbitMQ may take from deleting a virtual host's first queue to closing its connections, in seconds.
 _VHOST_DELETION: Final = 30.0
@@ -86,34 +36,14 @@ class LostConsumers:
 
     Where a queue is deleted the session is told, once it is known that its link is not lost with it: a session rides
     through the loss of its link, and so through the deletion of a virtual host that is made again.
-
-    ``spawn`` starts background work of the session. ``note_away`` is told that a node of the broker is away.
     """
 
-    __slots__ = (
-        "_channels", "_log", "_login", "_note_away", "_owner", "_queues", "_session", "_spawn", "_undecided",
-        "_waiting", "_watched",
-    )  # fmt: skip
+    __slots__ = ("_channels", "_context", "_queues", "_undecided", "_waiting", "_watched")
 
-    def __init__(
-        self,
-        session: Session,
-        owner: ChannelsOwner,
-        login: LoginHandler,
-        channels: ConsumingChannels,
-        queues: SessionQueues,
-        log: RecoveryLog,
-        note_away: Callable[[], None],
-        spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
-    ) -> None:
-        self._session = session
-        self._owner = owner
-        self._login = login
+    def __init__(self, context: BridgeContext, channels: ConsumingChannels, queues: SessionQueues) -> None:
+        self._context = context
         self._channels = channels
         self._queues = queues
-        self._log = log
-        self._note_away = note_away
-        self._spawn = spawn
         # Each with what is set when its link is lost, or when nobody needs to know any more.
         self._undecided: dict[Subscription, asyncio.Event] = {}
         # Those that wait for their queue.
@@ -121,24 +51,20 @@ class LostConsumers:
         # Those that are back, and whose queue may still be deleted with those of a lost node.
         self._watched: dict[Subscription, asyncio.Task[None]] = {}
 
-    @property
-    def _ride_through(self) -> float:
-        return self._session.settings.upstream.ride_through
-
     def cancelled(self, subscription: Subscription, restore: Restore) -> None:
         """The broker has cancelled the consumer of a subscription."""
         channel = self._channels.remove(subscription)
         self._queues.exclusive.consumer_cancelled(subscription)
         if channel is None:
-            self._owner.handle(ops.ConsumerCancelled(subscription))
+            self._context.bridge.handle(ops.ConsumerCancelled(subscription))
             return
-        channel.discard(self._owner)
-        if self._ride_through:
+        channel.discard(self._context.bridge)
+        if self._context.ride_through:
             self._undecided[subscription] = asyncio.Event()
             self._tell_lost(subscription)
         else:
-            self._owner.handle(ops.ConsumerCancelled(subscription))
-        _ = self._spawn(self._decide(subscription, channel, restore), "cancelled")
+            self._context.bridge.handle(ops.ConsumerCancelled(subscription))
+        _ = self._context.spawn(self._decide(subscription, channel, restore), "cancelled")
 
     def closed(self, subscription: Subscription, restore: Restore, refusal: UpstreamError) -> None:
         """The broker has closed the channel of a subscription.
@@ -146,17 +72,16 @@ class LostConsumers:
         It misses the subscription's own queue if it deletes what a lost node had, by its name, while that is declared
         again.
         """
-        may_leave = refusal.code == NOT_FOUND and self._ride_through
-        is_missed = may_leave and rename_queue(self._session.context, subscription)
-        if not is_missed:
-            self._owner.channel_closed(refusal, publishing=False)
-            return
-        _ = self._missing(subscription, restore)
+        context = self._context
+        if refusal.code == NOT_FOUND and context.ride_through and rename_queue(context.session.context, subscription):
+            _ = self._missing(subscription, restore)
+        else:
+            context.bridge.channel_closed(refusal, publishing=False)
 
     def _missing(self, subscription: Subscription, restore: Restore) -> LinkChannel | None:
         """The broker has deleted the queue of a subscription, which is to come back; the channel that it had."""
         if (channel := self._channels.remove(subscription)) is not None:
-            channel.discard(self._owner)
+            channel.discard(self._context.bridge)
         self._queues.exclusive.consumer_cancelled(subscription)
         self.wait_for(subscription, restore)
         return channel
@@ -168,7 +93,7 @@ class LostConsumers:
         try:
             if link_is_lost is not None:
                 with contextlib.suppress(UpstreamError):
-                    state = await self._login.links.queue_watch.state(_queue_of(subscription))
+                    state = await self._context.links.queue_watch.state(_queue_of(subscription))
                 if state is not QueueState.AWAY:
                     await self._until_lost(channel.link, subscription, link_is_lost)
                 if self._undecided.pop(subscription, None) is None:
@@ -177,7 +102,7 @@ class LostConsumers:
                 elif state is not QueueState.DELETED:
                     self._begin(subscription, restore, may_be_made=False)
                 else:
-                    self._owner.handle(ops.ConsumerCancelled(subscription))
+                    self._context.bridge.handle(ops.ConsumerCancelled(subscription))
         finally:
             await self._channels.close(channel)
 
@@ -208,27 +133,27 @@ class LostConsumers:
     def _tell_lost(self, subscription: Subscription) -> None:
         # Now, though the session may take the event later: another channel may be there by then.
         subscription.lost()
-        self._owner.handle(ops.QueueAway(subscription))
+        self._context.bridge.handle(ops.QueueAway(subscription))
 
     def _begin(self, subscription: Subscription, restore: Restore, *, may_be_made: bool) -> None:
         if subscription not in self._waiting:
             work = self._bring_back(subscription, restore, may_be_made)
-            self._waiting[subscription] = self._spawn(work, "queue")
+            self._waiting[subscription] = self._context.spawn(work, "queue")
 
     async def _bring_back(self, subscription: Subscription, restore: Restore, may_be_made: bool) -> None:
         event: ops.Event = ops.ConsumerCancelled(subscription)
         try:
-            async with asyncio.timeout(self._ride_through):
+            async with asyncio.timeout(self._context.ride_through):
                 if (subscribed := await self._until_back(subscription, restore, may_be_made)) is not None:
                     event = ops.QueueBack(subscribed)
         except TimeoutError:
             pass
         except UpstreamError as refusal:
-            self._log.waits(refusal.text)
+            self._context.log_wait(refusal.text)
         finally:
             if self._waiting.get(subscription) is asyncio.current_task():
                 del self._waiting[subscription]
-        self._owner.handle(event)
+        self._context.bridge.handle(event)
 
     async def _until_back(
         self, subscription: Subscription, restore: Restore, may_be_made: bool
@@ -241,13 +166,13 @@ class LostConsumers:
         backoff = Backoff()
         while (request := request_of(subscription)) is not None:
             try:
-                links, queue = self._login.links, _queue_of(subscription)
+                links, queue = self._context.links, _queue_of(subscription)
                 state = await links.queue_watch.state(queue)
                 if state is QueueState.AWAY:
-                    self._note_away()
-                    if rename_queue(self._session.context, subscription):
+                    self._context.note_away()
+                    if rename_queue(self._context.session.context, subscription):
                         continue
-                    self._log.waits_for(queue)
+                    self._context.log_wait(f"queue '{queue}' is away, and so is its node")
                     state = await links.queue_watch.settled(queue)
                 if state is QueueState.DELETED:
                     # Of a stream that is made again the client has read nothing.
@@ -260,7 +185,7 @@ class LostConsumers:
                         return subscribed
             except LinkDownError as down:
                 down.__traceback__ = None
-                await self._login.links.come_back()
+                await self._context.links.come_back()
             except UpstreamError as refusal:
                 if not passes(refusal):
                     raise
@@ -274,7 +199,7 @@ class LostConsumers:
             UpstreamError: see `Consumers.restore`.
         """
         subscription = request.subscription
-        if self._login.links.queue_watch.is_away(_queue_of(subscription)):
+        if self._context.links.queue_watch.is_away(_queue_of(subscription)):
             return None
         try:
             async with asyncio.timeout(PROMPT):
@@ -285,7 +210,7 @@ class LostConsumers:
         except TimeoutError:
             channel = self._channels.remove(subscription)
             if channel is not None:
-                channel.abandon(self._owner)
+                channel.abandon(self._context.bridge)
         except UpstreamError as refusal:
             if refusal.code != NOT_FOUND:
                 raise
@@ -296,7 +221,7 @@ class LostConsumers:
     def _watch(self, subscription: Subscription, restore: Restore) -> None:
         if (earlier := self._watched.pop(subscription, None)) is not None:
             earlier.cancel()
-        self._watched[subscription] = self._spawn(self._look_for(subscription, restore), "watch")
+        self._watched[subscription] = self._context.spawn(self._look_for(subscription, restore), "watch")
 
     async def _look_for(self, subscription: Subscription, restore: Restore) -> None:
         """Look for a queue a few times, through the link that may use it; bring the consumer back if it is missing.

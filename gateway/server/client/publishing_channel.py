@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Coroutine
+from collections.abc import Container
 from functools import partial
 from typing import Any, Final
 
@@ -13,15 +13,13 @@ from gateway.server.broker.channel import LinkChannel, ignore_delivery
 from gateway.server.broker.link import Link
 from gateway.server.broker.login_links import BULK
 from gateway.server.broker.queue_watch import PROMPT, QueueState
+from gateway.server.client.bridge_context import BridgeContext
 from gateway.server.client.bulk_sender import BulkSender
-from gateway.server.client.consuming_channels import ChannelsOwner
-from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.session_queues import SessionQueues
 from gateway.server.fault_boundary import guarded
 from gateway.session import ops
 from gateway.session.context import Hold
 from gateway.session.queues import QueueSpec
-from gateway.session.session import Session
 
 # Of a COMMIT so many bytes are written at once. Its session asks for no operation meanwhile, which would overtake the
 # rest.
@@ -38,28 +36,18 @@ _REPLACED_FOR: Final = 5.0
 class PublishingChannel:
     """Opened when the session first publishes, and replaced when it is lost, or when the broker takes nothing on it.
 
-    Also replaced when the session begins or ceases to send much: meanwhile it is on a bulk link. ``background`` starts
-    work of the session that is no operation.
+    Also replaced when the session begins or ceases to send much: meanwhile it is on a bulk link.
     """
 
     __slots__ = (
-        "_asked", "_awaited", "_background", "_bulk_sender", "_channel", "_has_rest", "_is_bulk", "_is_scheduled",
-        "_is_window_full", "_login", "_owner", "_queues", "_replaced_at", "_session", "_told",
+        "_asked", "_awaited", "_bulk_sender", "_channel", "_context", "_has_rest", "_is_bulk", "_is_scheduled",
+        "_is_window_full", "_queues", "_replaced_at", "_session", "_told",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        session: Session,
-        owner: ChannelsOwner,
-        login: LoginHandler,
-        queues: SessionQueues,
-        background: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
-    ) -> None:
-        self._session = session
-        self._owner = owner
-        self._login = login
+    def __init__(self, context: BridgeContext, queues: SessionQueues) -> None:
+        self._context = context
+        self._session = context.session
         self._queues = queues
-        self._background = background
         self._channel: LinkChannel | None = None
         # Whether it is, or is to be, on a bulk link.
         self._is_bulk = False
@@ -108,7 +96,7 @@ class PublishingChannel:
                 self._do_not_await(channel.ask(), channel)
             window = channel.link.window
             if window is not None:
-                window.published(self._owner, sum(map(len, publishes)))
+                window.published(self._context.bridge, sum(map(len, publishes)))
             if self._has_rest and not self._is_scheduled and not self._is_window_full and not channel.link.paused:
                 # Others write between the pieces.
                 self._is_scheduled = True
@@ -116,7 +104,7 @@ class PublishingChannel:
 
     def _write_more(self) -> None:
         self._is_scheduled = False
-        guarded(self._owner, self._owner.advance)
+        guarded(self._context.bridge, self._context.bridge.advance)
 
     async def prepare(self, operation: ops.PreparePublisher) -> ops.PublisherPrepared:
         """Open the channel if there is none, declare a queue, switch confirms on."""
@@ -125,7 +113,7 @@ class PublishingChannel:
         channel = self._channel
         is_new = channel is None
         if channel is None:
-            channel = await self._login.links.publishing_channel(is_bulk=self._is_bulk)
+            channel = await self._context.links.publishing_channel(is_bulk=self._is_bulk)
             self._use(channel)
         # Not one after the other: each answer would cost a round trip.
         needs_confirms = operation.confirms and not channel.has_confirms
@@ -147,7 +135,7 @@ class PublishingChannel:
             return None
         is_new = channel is None
         if channel is None:
-            channel = self._login.links.publishing_channel_at_once()
+            channel = self._context.links.publishing_channel_at_once()
             if channel is None:
                 return None
             self._use(channel)
@@ -173,18 +161,19 @@ class PublishingChannel:
         refusal = answer.exception()
         if refusal is None:
             if self._session.declarations_answered(declarations):
-                self._owner.advance()
+                self._context.bridge.advance()
         elif (
             isinstance(refusal, UpstreamError) and not isinstance(refusal, LinkDownError) and refusal is not self._told
         ):
             self._told = refusal
-            guarded(self._owner, partial(self._owner.channel_closed, refusal, publishing=True))
+            guarded(self._context.bridge, partial(self._context.bridge.channel_closed, refusal, publishing=True))
 
     def _use(self, channel: LinkChannel) -> None:
         self._is_bulk = channel.link.purpose == BULK
-        channel.set_owner(self._owner)
-        channel.set_sink(Sink(ignore_delivery, self._session.confirm, self._owner, self._session.message_returned))
-        channel.on_closed = partial(self._owner.channel_closed, publishing=True)
+        bridge, session = self._context.bridge, self._session
+        channel.set_owner(bridge)
+        channel.set_sink(Sink(ignore_delivery, session.confirm, bridge, session.message_returned))
+        channel.on_closed = partial(bridge.channel_closed, publishing=True)
         self._channel = channel
         self._session.unanswered = 0
         self._is_window_full = False
@@ -198,7 +187,7 @@ class PublishingChannel:
             # The broker may not answer before a queue is back.
             channel = self.take()
             if channel is not None:
-                channel.abandon(self._owner)
+                channel.abandon(self._context.bridge)
         else:
             await self._drop()
         self._refuse_while_away({queue.name for queue in operation.queues})
@@ -210,13 +199,13 @@ class PublishingChannel:
             # Nothing was published on it. Its end is not waited for, since it may take as long as a queue is away.
             channel = self.take()
             if channel is not None:
-                channel.abandon(self._owner)
+                channel.abandon(self._context.bridge)
             raise
         return prepared
 
     async def _prepare_promptly(self, queue: QueueSpec) -> ops.PublisherPrepared:
         """Declare a queue, or begin to wait for it if it is away. Other sessions come back meanwhile."""
-        if not self._login.links.queue_watch.is_away(queue.name):
+        if not self._context.links.queue_watch.is_away(queue.name):
             try:
                 async with asyncio.timeout(PROMPT):
                     return await self.prepare(ops.PreparePublisher(confirms=True, queue=queue))
@@ -232,7 +221,7 @@ class PublishingChannel:
         """Open no channel for messages before a queue that is away is back."""
         if self._awaited is None or self._awaited.done():
             self._session.awaited_for_sends = (queue,)
-            self._awaited = asyncio.ensure_future(self._login.links.queue_watch.settled(queue))
+            self._awaited = asyncio.ensure_future(self._context.links.queue_watch.settled(queue))
 
     def _refuse_while_away(self, wanted: Container[str]) -> None:
         """Refuse while the queue that was waited for last is away, and there are messages for it."""
@@ -278,7 +267,7 @@ class PublishingChannel:
     async def _drop(self) -> None:
         channel = self.take()
         if channel is not None:
-            await channel.close_for(self._owner)
+            await channel.close_for(self._context.bridge)
 
     async def close(self, channel: LinkChannel | None) -> None:
         """Close the channel that was taken: when this returns, the broker has handled all publishes.
@@ -288,7 +277,7 @@ class PublishingChannel:
         """
         if channel is None:
             return
-        await channel.close_for(self._owner)
+        await channel.close_for(self._context.bridge)
         failure = channel.link.closed or channel.closed
         if failure is not None:
             raise failure
@@ -312,7 +301,7 @@ class PublishingChannel:
         """Much is about to be published: not while too much is on its way over the link."""
         window = None if self._channel is None or self._is_window_full else self._channel.link.window
         if window is not None:
-            window.enter(self._owner)
+            window.enter(self._context.bridge)
 
     def window_full(self) -> None:
         """Too much is on its way over the link: others have their turn."""
@@ -328,7 +317,7 @@ class PublishingChannel:
         if self._is_bulk:
             sender.window_full_again()
         elif len(self._channel.link.users) > 1 and sender.window_full(asyncio.get_running_loop().time()):
-            _ = self._background(self._move(is_bulk=True), "move")
+            _ = self._context.spawn(self._move(is_bulk=True), "move")
 
     def window_open(self) -> Link | None:
         """There is room again, and it is this session's turn; the link, if there is one."""
@@ -342,15 +331,15 @@ class PublishingChannel:
         if not self._is_bulk or self._bulk_sender is None:
             return
         if self._bulk_sender.is_calm() and self._session.confirms.is_answered:
-            _ = self._background(self._move(is_bulk=False), "move")
+            _ = self._context.spawn(self._move(is_bulk=False), "move")
 
     async def _move(self, *, is_bulk: bool) -> None:
         """Have the session ask for a channel on a link of the other kind, unless it does something else."""
-        if not await self._login.links.has_publishing_link(is_bulk=is_bulk) or self._channel is None:
+        if not await self._context.links.has_publishing_link(is_bulk=is_bulk) or self._channel is None:
             return
         if self._is_bulk is not is_bulk and self._session.renew_publisher():
             self._is_bulk = is_bulk
-            self._owner.advance()
+            self._context.bridge.advance()
 
     def follow(self, link: Link) -> bool:
         """Hold or release the client as its publishing link needs; whether that is this link."""

@@ -14,7 +14,12 @@ from typing import Final
 
 from gateway.server.broker.broker_errors import BROKER_FAULTS, LinkDownError, UpstreamError, is_cancelled, passes
 from gateway.server.broker.redial import Backoff
-from gateway.server.client.restorer import Restorer
+from gateway.server.client.bridge_context import BridgeContext
+from gateway.server.client.consumers import Consumers
+from gateway.server.client.consuming_channels import ConsumingChannels
+from gateway.server.client.leaving_links import LeavingLinks
+from gateway.server.client.publishing_channel import PublishingChannel
+from gateway.server.client.session_queues import SessionQueues
 from gateway.session import ops
 from gateway.session.context import State
 from gateway.session.session import Session
@@ -87,6 +92,71 @@ class RecoveryTurn:
             self._ends = None
 
 
+class Restorer:
+    """Queues, consumers and the publishing channel of one session; each piece stays back once it is back."""
+
+    __slots__ = ("_channels", "_consumers", "_leaving", "_publishing", "_queues", "context")
+
+    def __init__(
+        self,
+        context: BridgeContext,
+        channels: ConsumingChannels,
+        queues: SessionQueues,
+        consumers: Consumers,
+        publishing: PublishingChannel,
+        leaving: LeavingLinks,
+    ) -> None:
+        self.context = context
+        self._channels = channels
+        self._queues = queues
+        self._consumers = consumers
+        self._publishing = publishing
+        self._leaving = leaving
+
+    def lacks_consumer(self, subscription: Subscription) -> bool:
+        """Whether a subscription has no channel, and has not ended meanwhile."""
+        return subscription not in self._channels and self.context.session.subscriptions.is_current(subscription)
+
+    @property
+    def lacks_publisher(self) -> bool:
+        """Whether the session has no publishing channel."""
+        return not self._publishing.is_open
+
+    async def find_away(self) -> None:
+        """Leave out the subscriptions whose queues are away, and begin to wait for those of messages."""
+        lost, watch = self.context.session.what_is_lost(), self.context.links.queue_watch
+        lasting = [each for each in lost.subscriptions if each.queue is None or each.queue.durable]
+        names = {each.queue_name for each in lasting} | {queue.name for queue in lost.queues}
+        await asyncio.gather(*map(watch.state, names), return_exceptions=True)
+        for request in lasting:
+            if watch.is_away(request.queue_name) and self.lacks_consumer(request.subscription):
+                self._consumers.lost.wait_for(request.subscription, self._consumers.restore)
+        for queue in lost.queues:
+            if watch.is_away(queue.name):
+                self._publishing.wait_for(queue.name)
+
+    async def restore_queues(self, operation: ops.Recover) -> None:
+        """Take the session's exclusive queues again, apart from those that subscriptions declare.
+
+        Those have to be on the link of their subscription. What the session has left must be closed first.
+        """
+        await self._leaving.done()
+        await self._queues.restore({each.queue.name for each in operation.subscriptions if each.queue is not None})
+
+    async def restore_consumer(self, operation: ops.Subscribe) -> ops.Subscribed | None:
+        """Subscribe again; None if the queue is away, so that the subscription comes back later and by itself."""
+        consumers = self._consumers
+        restore, lost = consumers.restore, consumers.lost
+        subscribed = await lost.try_once(operation, restore)
+        if subscribed is None:
+            lost.wait_for(operation.subscription, restore)
+        return subscribed
+
+    async def restore_publisher(self, operation: ops.Recover) -> ops.PublisherPrepared:
+        """Open a publishing channel, and declare the queues of the messages that will be published again."""
+        return await self._publishing.restore(operation)
+
+
 class Recovery:
     """The recoveries of one session; at most one is under way."""
 
@@ -127,7 +197,7 @@ class Recovery:
         if self._stopped.is_set():
             return None
         if not operation.is_again:
-            self._restorer.log.begin()
+            self._restorer.context.recovery_begins()
         event: ops.Event | None = None
         try:
             async with asyncio.timeout_at(now + ride_through - self._spent) as self._bound:
@@ -163,7 +233,7 @@ class Recovery:
         while True:
             await asyncio.sleep(pause)
             try:
-                links = self._restorer.links
+                links = self._restorer.context.links
                 self._is_down = True
                 await links.come_back()
                 self._is_down = False
@@ -185,7 +255,7 @@ class Recovery:
                 self._is_down = False
                 if not passes(refusal):
                     return ops.RecoveryFailed(refusal.code, refusal.text)
-                self._restorer.log.waits(refusal.text)
+                self._restorer.context.log_wait(refusal.text)
             else:
                 return ops.Recovered(tuple(subscribed.values()), publisher)
             self.turn.give_back()
@@ -198,7 +268,7 @@ class Recovery:
         """
         restorer = self._restorer
         while True:
-            lost = restorer.what_is_lost()
+            lost = restorer.context.session.what_is_lost()
             await restorer.restore_queues(lost)
             for request in lost.subscriptions:
                 if not restorer.lacks_consumer(request.subscription):
@@ -210,6 +280,6 @@ class Recovery:
                 subscribed[request.subscription] = back
             else:
                 publisher = await restorer.restore_publisher(lost) if lost.publishing else None
-                lost = restorer.what_is_lost()
+                lost = restorer.context.session.what_is_lost()
                 if not lost.subscriptions and not (lost.publishing and restorer.lacks_publisher):
                     return publisher

@@ -6,38 +6,28 @@ from collections.abc import Collection
 from functools import partial
 
 from gateway.server.broker.channel import LinkChannel
-from gateway.server.broker.link import Link, LinkUser
-from gateway.server.broker.queue_declare import Declare, ExclusiveQueues, QueueConflictLog, declare_or_accept
+from gateway.server.broker.link import Link
+from gateway.server.broker.queue_declare import Declare, ExclusiveQueues, declare_or_accept
+from gateway.server.client.bridge_context import BridgeContext
 from gateway.server.client.consuming_channels import ConsumingChannels
-from gateway.server.client.login_handler import LoginHandler
 from gateway.session.queues import QueueSpec
-from gateway.session.session import Session
 
 
 class SessionQueues:
     """Declares queues. ``exclusive`` are the session's own; AMQP binds such a queue to the link that declared it."""
 
-    __slots__ = ("_channels", "_conflicts", "_login", "_lost", "_session", "exclusive")
+    __slots__ = ("_channels", "_context", "_lost", "exclusive")
 
-    def __init__(
-        self,
-        session: Session,
-        user: LinkUser,
-        login: LoginHandler,
-        channels: ConsumingChannels,
-        conflicts: QueueConflictLog,
-    ) -> None:
-        self._session = session
-        self._login = login
+    def __init__(self, context: BridgeContext, channels: ConsumingChannels) -> None:
+        self._context = context
         self._channels = channels
-        self._conflicts = conflicts
-        self.exclusive = ExclusiveQueues(user)
+        self.exclusive = ExclusiveQueues(context.bridge)
         # Exclusive queues that were lost with their link.
         self._lost: list[QueueSpec] = []
 
     @property
     def _vhost(self) -> str:
-        return self._login.links.virtual_host.amqp_vhost
+        return self._context.links.virtual_host.amqp_vhost
 
     async def check(self, queue: str, link: Link) -> None:
         """See `ExclusiveQueues.check`."""
@@ -53,12 +43,12 @@ class SessionQueues:
         Returns:
             The queue's name, and ``queue``, or None if it exists with other properties.
         """
-        if not queue.name or not self._session.settings.takes_existing_queues:
+        if not queue.name or not self._context.session.settings.takes_existing_queues:
             return await self._declare_on(channel, queue, declare or channel.declare), queue
         conflict = await declare_or_accept(queue, channel.link, partial(self._declare_on, queue=queue))
         if conflict is None:
             return queue.name, queue
-        self._conflicts.write(self._session.settings.name, queue.name, conflict.text)
+        self._context.pool.queue_conflicts.write(self._context.session.settings.name, queue.name, conflict.text)
         return queue.name, None
 
     async def declare_for_publishing(self, queue: QueueSpec, publishing: LinkChannel) -> None:
@@ -68,9 +58,9 @@ class SessionQueues:
         """
         if queue.exclusive:
             await self.declare(queue, await self._channels.control())
-        elif self._session.context.keeps_after_send_error:
+        elif self._context.session.context.keeps_after_send_error:
             has_room = publishing.link.has_room
-            link = publishing.link if has_room else await self._login.links.consuming_link()
+            link = publishing.link if has_room else await self._context.links.consuming_link()
             async with LinkChannel.opened(link) as channel:
                 await self.declare(queue, channel)
         else:

@@ -12,8 +12,7 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.login_links import LoginLinks
-from gateway.server.client.recovery import Recovery
-from gateway.server.client.restorer import Restorer
+from gateway.server.client.recovery import Recovery, Restorer
 from gateway.session import ops
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.subscription import Subscription
@@ -39,14 +38,18 @@ class Bridge:
         # How often the publishing link is lost again while the rest comes back.
         self.publisher_losses = 0
         self.said: list[str] = []
-        self.log = cast(Any, SimpleNamespace(begin=lambda: None, waits=self.said.append))
-        self.links = cast(
+        self.context = cast(
             Any,
             SimpleNamespace(
-                come_back=self._come_back,
-                restoring=asyncio.Semaphore(1),
-                turn=asyncio.Lock(),
-                queue_watch=SimpleNamespace(knows_away=False),
+                session=SimpleNamespace(what_is_lost=self.what_is_lost),
+                recovery_begins=lambda: None,
+                log_wait=self.said.append,
+                links=SimpleNamespace(
+                    come_back=self._come_back,
+                    restoring=asyncio.Semaphore(1),
+                    turn=asyncio.Lock(),
+                    queue_watch=SimpleNamespace(knows_away=False),
+                ),
             ),
         )
 
@@ -226,7 +229,7 @@ async def test_of_a_login_a_few_dozen_sessions_restore_at_a_time() -> None:
 
     bridges = [Counting("a") for _ in range(100)]
     for bridge in bridges:
-        bridge.links.restoring = restoring
+        bridge.context.links.restoring = restoring
     events = await asyncio.gather(*(recovery_of(each).run(each.what_is_lost(), FOREVER) for each in bridges))
     assert {type(event) for event in events} == {ops.Recovered}
     assert most == 32
