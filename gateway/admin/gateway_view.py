@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from gateway.admin.listing import Query
     from gateway.server.client.connection import ClientConnection
     from gateway.server.client.trace import TracePart, TraceTarget
-    from gateway.server.process.audit import Audit
     from gateway.server.process.gateway import Gateway
     from gateway.server.process.readiness import Readiness
-    from gateway.server.process.served import Served
+    from gateway.server.process.served import Audit, Served
 
 log = structlog.get_logger("gateway.admin")
 

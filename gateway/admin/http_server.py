@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from gateway.admin.gateway_view import View
     from gateway.config.broker_user import AdminUser
     from gateway.config.listener_settings import AdminSettings
-    from gateway.server.process.audit import Outcome
+    from gateway.server.process.served import Outcome
 
 log = structlog.get_logger("gateway.admin")
 

@@ -41,7 +41,7 @@ from gateway.server.stats import LoopLag
 if TYPE_CHECKING:
     from gateway.admin.listing import Listing, Query
     from gateway.server.client.trace import TracePart, TraceTarget
-    from gateway.server.process.audit import Audit
+    from gateway.server.process.served import Audit
     from gateway.server.process.supervisor import Supervisor
 
 log = structlog.get_logger("gateway.admin")

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 SECRET_SIZE: Final = 32
 
@@ -34,110 +34,66 @@ class Recently(IntEnum):
     LOCKED_OUT = 4
 
 
-class Counts(Protocol):
-    """Counts that several limits check. What checks one and then adds to it does both under ``lock``."""
+class Counts:
+    """Counts that several limits check: those of this process, or (`SharedCounts`) of all workers together.
 
-    @property
-    def secret(self) -> bytes:
-        """A key for hashes of what is counted, known to those only that count together."""
+    What checks one and then adds to it does both under ``lock``, which keeps all others out for some microseconds, and
+    is not to be entered twice. ``secret`` is a key for hashes of what is counted, known to those only that count
+    together.
+    """
 
-    @property
-    def lock(self) -> AbstractContextManager[Any]:
-        """Keeps all others out for some microseconds. Not to be entered twice."""
+    def __init__(self) -> None:
+        self.lock: AbstractContextManager[Any] = nullcontext()
+        self.secret = secrets.token_bytes(SECRET_SIZE)
+        # Those of this process.
+        self._counts: dict[Key, int] = {}
 
     def total(self, key: Key) -> int:
         """How many there are."""
-
-    def add(self, key: Key) -> None:
-        """One more. To be called under ``lock``."""
-
-    def remove(self, key: Key) -> None:
-        """One less, of those that this process has added."""
-
-    def cell(self, key: Key) -> Cell:
-        """The number that belongs to a key, while this process has added to its count: a time on the monotonic clock.
-
-        It starts at some time that is past, and is kept until the time that it says, also while nobody counts.
-        """
-
-    def recent(self, what: Recently, clock: Callable[[], float], seconds: float) -> RecentCounts:
-        """The table of what happened lately, in windows of so many seconds; ``clock`` is monotonic."""
-
-    def share(self, most: int) -> int:
-        """How many of at most so many this process may have, where each keeps to its own share; at least one."""
-
-    def __len__(self) -> int:
-        """Number of keys of which this process has any."""
-
-
-class LocalCounts:
-    """Those of one process."""
-
-    def __init__(self) -> None:
-        self._counts: dict[Key, int] = {}
-        self.lock: AbstractContextManager[Any] = nullcontext()
-        self.secret = secrets.token_bytes(SECRET_SIZE)
-
-    def total(self, key: Key) -> int:
-        """See `Counts`."""
         return self._counts.get(key, 0)
 
     def add(self, key: Key) -> None:
-        """See `Counts`."""
+        """One more. To be called under ``lock``."""
         self._counts[key] = self._counts.get(key, 0) + 1
 
     def remove(self, key: Key) -> None:
-        """See `Counts`."""
+        """One less, of those that this process has added."""
         left = self._counts.pop(key) - 1
         if left:
             self._counts[key] = left
 
     def cell(self, key: Key) -> Cell:
-        """See `Counts`. Who asks keeps it: nobody else does."""
+        """The number that belongs to a key, while this process has added to its count: a time on the monotonic clock.
+
+        It starts at some time that is past. Who asks keeps it: of one process, nobody else does.
+        """
         del key
         return [0.0], 0
 
     def recent(self, what: Recently, clock: Callable[[], float], seconds: float) -> RecentCounts:
-        """See `Counts`. Who asks keeps it, too."""
+        """The table of what happened lately, in windows of so many seconds; ``clock`` is monotonic."""
         del what
-        return LocalRecentCounts(clock, seconds)
+        return RecentCounts(clock, seconds)
 
     def share(self, most: int) -> int:
-        """See `Counts`."""
+        """How many of at most so many this process may have, where each keeps to its own share; at least one."""
         return most
 
     def __len__(self) -> int:
+        """Number of keys of which this process has any."""
         return len(self._counts)
 
 
-class RecentCounts(Protocol):
-    """Counts events by cause. A cause's window of ``seconds``, which may change, begins with its first event."""
+class RecentCounts:
+    """Counts events by cause. A cause's window of ``seconds``, which may change, begins with its first event.
 
-    seconds: float
-
-    def add(self, cause: Hashable) -> int:
-        """Count an event; the number of events in its window, with this one."""
-
-    def renew(self, cause: Hashable) -> None:
-        """Begin the window of a cause anew, with one event."""
-
-    def forget(self, cause: Hashable) -> None:
-        """End the window of a cause."""
-
-    def count(self, cause: Hashable) -> int:
-        """The number of events in the window of a cause."""
-
-    def seconds_left(self, cause: Hashable) -> float:
-        """Until the window of a cause ends; 0 if it has none."""
-
-
-class LocalRecentCounts:
-    """Those of one process; ``clock`` is monotonic."""
+    ``clock`` is monotonic. The cause whose window began first is forgotten when there are more than ``most``.
+    """
 
     def __init__(self, clock: Callable[[], float], seconds: float, most: int = MOST_CAUSES) -> None:
         self.seconds = seconds
-        self._most = most
         self._clock = clock
+        self._most = most
         # When each window began, and the events in it; in the order of the beginnings.
         self._windows: dict[Hashable, tuple[float, int]] = {}
 
@@ -145,7 +101,7 @@ class LocalRecentCounts:
         return len(self._windows)
 
     def add(self, cause: Hashable) -> int:
-        """See `RecentCounts`."""
+        """Count an event; the number of events in its window, with this one."""
         now = self._clock()
         since, events = self._windows.get(cause, (now, 0))
         if events and now - since > self.seconds:
@@ -157,19 +113,19 @@ class LocalRecentCounts:
         return events + 1
 
     def renew(self, cause: Hashable) -> None:
-        """See `RecentCounts`."""
+        """Begin the window of a cause anew, with one event."""
         self.forget(cause)
         self.add(cause)
 
     def forget(self, cause: Hashable) -> None:
-        """See `RecentCounts`."""
+        """End the window of a cause."""
         self._windows.pop(cause, None)
 
     def count(self, cause: Hashable) -> int:
-        """See `RecentCounts`."""
+        """The number of events in the window of a cause."""
         return self._windows[cause][1] if self.seconds_left(cause) else 0
 
     def seconds_left(self, cause: Hashable) -> float:
-        """See `RecentCounts`."""
+        """Until the window of a cause ends; 0 if it has none."""
         window = self._windows.get(cause)
         return 0.0 if window is None else max(0.0, window[0] + self.seconds - self._clock())

@@ -10,7 +10,7 @@ import structlog
 
 from gateway.config.model import Logging
 from gateway.server.client_address import network_of
-from gateway.server.counts import MOST_CAUSES, LocalRecentCounts
+from gateway.server.counts import MOST_CAUSES, RecentCounts
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("gateway.listening")
 
@@ -37,7 +37,7 @@ class LogRateLimiter:
     ) -> None:
         self.lines = lines
         self._note = note
-        self._counts = LocalRecentCounts(clock, seconds, most)
+        self._counts = RecentCounts(clock, seconds, most)
         # Lines left out that no later line has told of, by cause.
         self._left_out: dict[Hashable, int] = {}
 

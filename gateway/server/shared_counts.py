@@ -1,80 +1,64 @@
-"""What the workers of one supervisor count together: the `Counts` and `RecentCounts` over shared memory."""
+"""What the workers of one supervisor count together, over shared memory."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
-from gateway.server.counts import Cell, Key, RecentCounts, Recently
+from gateway.server.counts import Cell, Counts, Key, RecentCounts, Recently
 from gateway.server.shared_memory import SharedMemory
 
 log = structlog.get_logger("gateway.workers")
 
 
-@dataclass(slots=True)
-class _Entry:
-    """How many this worker has of a key. ``row`` is None if the memory has no room: then they count here only."""
-
-    row: int | None
-    count: int = 0
-
-
-class SharedCounts:
+class SharedCounts(Counts):
     """One worker's part of `SharedMemory`; ``clock`` is monotonic, in seconds, and the same in all workers."""
 
     def __init__(self, memory: SharedMemory, worker: int, clock: Callable[[], float]) -> None:
-        self.lock: AbstractContextManager[Any] = memory.lock
+        super().__init__()
+        self.lock = memory.lock
         self.secret = memory.secret
         self._memory = memory
         self._table = memory.table
         # Where this worker's column begins.
         self._column = worker * memory.table.rows
         self._clock = clock
-        self._entries: dict[Key, _Entry] = {}
+        # Of the keys of which this worker has any. None where the memory has no room: then they count here only.
+        self._rows: dict[Key, int | None] = {}
         self._is_full = False
 
     def total(self, key: Key) -> int:
         """See `Counts`."""
-        entry = self._entries.get(key)
-        if entry is None:
-            row = self._table.find(self._memory.hash(key))
-            return 0 if row is None else self._table.total(row)
-        return entry.count if entry.row is None else self._table.total(entry.row)
+        row = self._rows[key] if key in self._rows else self._table.find(self._memory.hash(key))
+        return super().total(key) if row is None else self._table.total(row)
 
     def add(self, key: Key) -> None:
         """See `Counts`."""
-        entry = self._entries.get(key)
-        if entry is None:
-            row = self._table.take(self._memory.hash(key), self._clock())
-            entry = self._entries[key] = _Entry(row)
+        if key not in self._rows:
+            row = self._rows[key] = self._table.take(self._memory.hash(key), self._clock())
             if row is None and not self._is_full:
                 self._is_full = True
-                log.warning("shared counts full", keys=len(self._entries))
-        entry.count += 1
-        self._put(entry)
+                log.warning("shared counts full", keys=len(self._rows))
+        super().add(key)
+        self._put(self._rows[key], key)
 
-    def _put(self, entry: _Entry) -> None:
-        if entry.row is not None:
-            self._table.counts[self._column + entry.row] = entry.count
+    def _put(self, row: int | None, key: Key) -> None:
+        if row is not None:
+            self._table.counts[self._column + row] = super().total(key)
 
     def remove(self, key: Key) -> None:
         """See `Counts`."""
-        entry = self._entries[key]
-        entry.count -= 1
-        if not entry.count:
-            del self._entries[key]
+        super().remove(key)
+        row = self._rows[key] if super().total(key) else self._rows.pop(key)
         # Last: the row may have another key from here on.
-        self._put(entry)
+        self._put(row, key)
 
     def cell(self, key: Key) -> Cell:
-        """See `Counts`."""
-        row = self._entries[key].row
-        return ([0.0], 0) if row is None else (self._table.times, row)
+        """See `Counts`. It is kept until the time that it says, also while nobody counts."""
+        row = self._rows[key]
+        return super().cell(key) if row is None else (self._table.times, row)
 
     def recent(self, what: Recently, clock: Callable[[], float], seconds: float) -> RecentCounts:
         """See `Counts`."""
@@ -84,19 +68,15 @@ class SharedCounts:
         """See `Counts`."""
         return max(1, most // self._memory.workers)
 
-    def __len__(self) -> int:
-        return len(self._entries)
 
-
-class SharedRecentCounts:
+class SharedRecentCounts(RecentCounts):
     """One table of what happened lately; ``clock`` is monotonic, in seconds, and the same in all workers.
 
     No worker owns a window: what a dead one counted counts until its window ends.
     """
 
     def __init__(self, memory: SharedMemory, what: Recently, clock: Callable[[], float], seconds: float) -> None:
-        self.seconds = seconds
-        self._clock = clock
+        super().__init__(clock, seconds)
         self._memory = memory
         self._table = memory.recent(what)
         # When each window began, and the events in it, by row.

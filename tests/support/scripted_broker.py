@@ -21,11 +21,10 @@ from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link import Link, Tuning
 from gateway.server.broker.login_links import LoginLinks
-from gateway.server.broker.operation_starts import OperationStarts
 from gateway.server.client.bridge import Bridge
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.log_limits import LogLimits
-from gateway.server.paced_work import PacedWork
+from gateway.server.paced_work import OperationStarts, PacedWork
 from gateway.session import ops
 from gateway.session.connect import ClientFacts
 from gateway.session.session import Session

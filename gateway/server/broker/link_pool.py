@@ -17,7 +17,7 @@ import math
 import secrets
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Final
 
@@ -31,14 +31,12 @@ from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import Link
-from gateway.server.broker.link_drain import LinkDrain
 from gateway.server.broker.login_links import BULK, LoginLinks
-from gateway.server.broker.operation_starts import OperationStarts
 from gateway.server.broker.queue_declare import QueueConflictLog
 from gateway.server.broker.redial import DialSlots
 from gateway.server.descriptors import Descriptors
 from gateway.server.log_limits import LogLimits
-from gateway.server.paced_work import PacedWork
+from gateway.server.paced_work import OperationStarts, PacedWork
 from gateway.server.stats import GatewayStats
 from gateway.server.tls_contexts import TlsContexts
 from gateway.session.connect import expiry_of, grant_the_same
@@ -47,6 +45,11 @@ log = structlog.get_logger("gateway.broker")
 
 # An unused shared link is kept this long, in seconds: clients that connect, send and leave come back.
 _IDLE_TIMEOUT: Final = 60.0
+
+
+# How many sessions leave draining links at the same time: each has channels closed and opened, and some are held
+# meanwhile.
+_LEAVING: Final = 32
 
 
 class SharedLinksError(Exception):
@@ -63,6 +66,43 @@ class _SharedLogin:
         # The check that is under way, and how many sessions wait for it.
         self.check: asyncio.Task[None] | None = None
         self.waiting = 0
+
+
+class LinkDrain:
+    """Drains links of a gateway; ``links`` is a live view. ``spawn`` starts a background task."""
+
+    def __init__(self, links: Iterable[Link], spawn: Callable[..., object]) -> None:
+        # Each session takes one while it leaves.
+        self.slots = asyncio.Semaphore(_LEAVING)
+        self._links = links
+        self._spawn = spawn
+        self._is_under_way = False
+
+    def sweep(self) -> None:
+        """Close the links that are drained, and let sessions leave the others. Called about once a second."""
+        draining = [link for link in self._links if link.is_draining and not link.is_closing]
+        for link in draining:
+            if link.is_idle:
+                self._spawn(link.close())
+        if draining and not self._is_under_way:
+            self._is_under_way = True
+            self._spawn(self._round(draining), name="leave draining links")
+
+    async def _round(self, draining: Iterable[Link]) -> None:
+        """Ask each session once."""
+        remaining = iter([(link, user) for link in draining for user in link.users])
+
+        async def ask_remaining() -> None:
+            for link, user in remaining:
+                async with self.slots:
+                    await user.leave(link)
+                # Others have their turn, even if each session only has to say no.
+                await asyncio.sleep(0)
+
+        try:
+            await asyncio.gather(*(ask_remaining() for _ in range(_LEAVING)))
+        finally:
+            self._is_under_way = False
 
 
 class LinkPool:

@@ -21,7 +21,7 @@ from gateway.errors import GatewayError
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, LinkDownError, UpstreamError
 from gateway.server.broker.connector import Credentials
 from gateway.server.client_address import network_of
-from gateway.server.counts import Counts, LocalCounts, Recently
+from gateway.server.counts import Counts, Recently
 
 # Logins of one address that one upstream is asked about at once. Otherwise a thousand connections could each try a
 # passcode before the first answer.
@@ -69,7 +69,7 @@ class FailedLogins:
         # Logins that brokers have refused.
         self.total = 0
         self._limits = limits
-        counts = LocalCounts() if counts is None else counts
+        counts = Counts() if counts is None else counts
         self._key = counts.secret
         self._by_login = counts.recent(Recently.REFUSED_OF_LOGIN, clock, limits.window)
         self._by_address = counts.recent(Recently.REFUSED_OF_ADDRESS, clock, limits.window)

@@ -23,7 +23,7 @@ from gateway.config.virtual_host import Limit, VirtualHost
 from gateway.errors import GatewayError
 from gateway.server.client.failed_logins import FailedLogins
 from gateway.server.client_address import network_of
-from gateway.server.counts import Cell, Counts, Key, LocalCounts
+from gateway.server.counts import Cell, Counts, Key
 from gateway.server.listen.address_checks import LockOuts
 from gateway.session.context import Hold
 from gateway.session.session import NO_TURN_LIMIT, Session
@@ -166,7 +166,7 @@ class SessionLimits:
         lock_outs: LockOuts | None = None,
     ) -> None:
         self._clock = clock
-        self._counts: Counts = LocalCounts() if counts is None else counts
+        self._counts = Counts() if counts is None else counts
         failed_logins = failed_logins or FailedLoginLimits()
         self.failed_logins = FailedLogins(failed_logins, clock, self._counts)
         self.lock_outs = lock_outs or LockOuts(failed_logins, clock, self._counts)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from gateway.config.listener_settings import Listener
 from gateway.config.model import FailedLoginLimits
 from gateway.server.client_address import Networks, address_of, network_of
-from gateway.server.counts import Counts, LocalCounts, Recently
+from gateway.server.counts import Counts, Recently
 from gateway.server.listen.accepted_connection import Peer
 from gateway.server.listen.connection_limits import LOCKED_OUT, OF_NETWORK
 from gateway.server.log_limits import LogRateLimiter
@@ -88,7 +88,7 @@ class LockOuts:
         self.total = 0
         self._limits = limits
         self._exempt = Networks(limits.lock_out_except)
-        counts = LocalCounts() if counts is None else counts
+        counts = Counts() if counts is None else counts
         self._log_limiter = log_limiter or LogRateLimiter(clock)
         self._failures = counts.recent(Recently.FAILED_OF_ADDRESS, clock, limits.window)
         self._lock_outs = counts.recent(Recently.LOCKED_OUT, clock, limits.lock_out_for)

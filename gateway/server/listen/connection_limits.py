@@ -20,7 +20,7 @@ from typing import Final, cast
 
 from gateway.config.listener_settings import Listener
 from gateway.server.client_address import network_of
-from gateway.server.counts import Counts, Key, LocalCounts
+from gateway.server.counts import Counts, Key
 from gateway.server.descriptors import Descriptors
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.log_limits import LogRateLimiter
@@ -78,7 +78,7 @@ class ConnectionLimits:
         self.descriptors: Descriptors | None = None
         self._log_limiter = log_limiter
         self._refused = refused
-        self.counts: Counts = LocalCounts() if counts is None else counts
+        self.counts = Counts() if counts is None else counts
         self.place = ""
         # Connections of this process that are open.
         self.open = 0

@@ -21,7 +21,7 @@ import structlog
 from gateway.config.listener_settings import Listener
 from gateway.config.model import FailedLoginLimits
 from gateway.errors import ListenError
-from gateway.server.counts import Counts, LocalCounts
+from gateway.server.counts import Counts
 from gateway.server.descriptors import Descriptors
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.listen.address_checks import AddressChecks, AddressRefusedError, LockOuts
@@ -102,7 +102,7 @@ class OpenListener:
         self._treatment = _Treatment(listener, make_protocol, None, AddressChecks(listener, self._lock_outs))
         self._refused: Counter[str] = Counter() if refused is None else refused
         self._handshakes = Handshakes(self._address, self._loop.time, self._log_limiter, self._refused)
-        self._counts: Counts = LocalCounts() if counts is None else counts
+        self._counts = Counts() if counts is None else counts
         self._limits = ConnectionLimits(self._address, self._log_limiter, self._refused, self._counts)
 
     @property

@@ -21,18 +21,17 @@ from gateway.server.client.connection import ClientConnection, ServerContext
 from gateway.server.client.rechecks import Rechecks
 from gateway.server.client.session_limits import SessionLimits
 from gateway.server.client_address import local_names
-from gateway.server.counts import Counts, LocalCounts
+from gateway.server.counts import Counts
 from gateway.server.descriptors import unreachable_limits
 from gateway.server.fault_boundary import all_done, guarded
 from gateway.server.listen.address_checks import LockOuts
 from gateway.server.listen.listening_sockets import Bind
 from gateway.server.paced_work import PacedWork, PeriodicTimer
-from gateway.server.process.audit import Audit
 from gateway.server.process.listeners import ListenerChanges, Listeners
 from gateway.server.process.logs import LogLevel
 from gateway.server.process.memory import MemoryTrim, find_trim
 from gateway.server.process.readiness import Readiness, ReadinessProbe
-from gateway.server.process.served import InUse, Served
+from gateway.server.process.served import Audit, InUse, Served
 from gateway.server.stats import GatewayStats, LoopLag
 
 log = structlog.get_logger("gateway")
@@ -79,7 +78,7 @@ class Gateway(Served):
             self.stats,
             self._loop.time,
         )
-        counts = LocalCounts() if counts is None else counts
+        counts = Counts() if counts is None else counts
         self.lock_outs = LockOuts(config.failed_logins, self._loop.time, counts, self.log_limits.of_listener())
         self.limits = SessionLimits(self._loop.time, config.failed_logins, counts, self.lock_outs)
         self._context = ServerContext(

@@ -3,28 +3,57 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
+
+import structlog
 
 from gateway.config.model import GatewayConfig
 from gateway.journal.journal import node_name
 from gateway.journal.writer import Clock
+from gateway.server.listen.accepted_connection import Peer
 from gateway.server.log_limits import LogLimits
 from gateway.server.process.logs import LogLevel
 from gateway.server.stats import AdminLoginStats, ReloadStats
 from gateway.server.tls_contexts import TlsContexts
 
 if TYPE_CHECKING:
-    from gateway.server.process.audit import Audit
     from gateway.server.process.listeners import ListenerChanges
 
 InUse = dict[str, str]
 """Keys whose change needs a restart, each with the value that stays in use until then."""
 
+Outcome = Literal["done", "refused", "failed"]
+
+# Whatever level the log has now: this reads neither the configured level nor that of an operator.
+_audit_log: Final = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET))
+
 _ServedT_contra = TypeVar("_ServedT_contra", contravariant=True)
+
+
+class Audit:
+    """Writes what operators ask of one gateway.
+
+    ``journal`` takes the action (with its outcome, if it was not done), the user, and the address that it came from.
+    """
+
+    def __init__(self, journal: Callable[[str, str | None, str | None], None]) -> None:
+        self._journal = journal
+
+    def write(
+        self, action: str, outcome: Outcome, user: str | None = None, peer: Peer | None = None, **details: object
+    ) -> None:
+        """Somebody asked for an action. ``user`` has shown its passcode; details that are None are left out."""
+        facts = {"user": user, "peer": None if peer is None else str(peer), **details}
+        _audit_log.info(
+            action, logger="audit", outcome=outcome, **{key: value for key, value in facts.items() if value is not None}
+        )
+        code = action if outcome == "done" else f"{action}-{outcome}"
+        self._journal(code, user, None if peer is None else peer.host)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,9 @@ from gateway.config.model import GatewayConfig
 from gateway.errors import GatewayError
 from gateway.journal.writer import Clock
 from gateway.server.paced_work import PeriodicTimer
-from gateway.server.process.audit import Audit
 from gateway.server.process.listeners import ListenerChanges, refuse_moves
 from gateway.server.process.logs import LogLevel
-from gateway.server.process.served import InUse, Served, Service
+from gateway.server.process.served import Audit, InUse, Served, Service
 from gateway.server.process.serving import run
 from gateway.server.process.worker_channel import WorkerError, WorkerGoneError
 from gateway.server.process.worker_process import WorkerProcess, addresses_of, ask

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.server.counts import Counts, LocalCounts, LocalRecentCounts, Recently
+from gateway.server.counts import Counts, RecentCounts, Recently
 from gateway.server.shared_counts import SharedCounts
 from gateway.server.shared_memory import SharedMemory
 
@@ -15,7 +15,7 @@ def shared_counts() -> Counts:
     return SharedCounts(SharedMemory.made(2), 1, lambda: 0.0)
 
 
-@pytest.mark.parametrize("counts_of", [LocalCounts, shared_counts])
+@pytest.mark.parametrize("counts_of", [Counts, shared_counts])
 def test_a_window_begins_with_the_first_event_of_its_cause(counts_of: Callable[[], Counts]) -> None:
     now = 100.0
     counts = counts_of().recent(Recently.REFUSED_OF_LOGIN, lambda: now, 60)
@@ -39,7 +39,7 @@ def test_a_window_begins_with_the_first_event_of_its_cause(counts_of: Callable[[
 
 def test_the_oldest_window_is_forgotten_when_there_are_too_many() -> None:
     now = 100.0
-    counts = LocalRecentCounts(lambda: now, 60)
+    counts = RecentCounts(lambda: now, 60)
     counts.add("first")
     counts.add("second")
     now += 61

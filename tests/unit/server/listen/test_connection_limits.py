@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from gateway.config.loader import parse
-from gateway.server.counts import LocalCounts
+from gateway.server.counts import Counts
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.listen.connection_limits import OF_ADDRESS, OF_LISTENER, ConnectionLimits, TooManyConnectionsError
 from gateway.server.log_limits import LogRateLimiter
@@ -25,7 +25,7 @@ class Door:
         more = "".join(f", {name}: {value}" for name, value in settings.items())
         self.settings = parse(f"listeners: [{{tcp: '127.0.0.1:0'{more}}}]", environment={}).listeners[0]
         self.refused = Counter[str]()
-        self.counts = LocalCounts()
+        self.counts = Counts()
         self.limits = ConnectionLimits("127.0.0.1:1", LogRateLimiter(lambda: 0.0), self.refused, self.counts)
 
     def enter(self, peer: Peer = HERE) -> AcceptedConnection:

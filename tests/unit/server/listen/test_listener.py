@@ -20,7 +20,7 @@ from deploy.local.ports import free_ports
 from gateway.config.loader import parse
 from gateway.config.model import GatewayConfig
 from gateway.errors import ListenError
-from gateway.server.counts import Counts, LocalCounts
+from gateway.server.counts import Counts
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.listen.address_checks import AddressChecks, LockOuts
 from gateway.server.listen.connection_limits import OF_HANDSHAKES
@@ -193,7 +193,7 @@ class FailingLock:
 async def test_a_fault_before_a_connection_is_counted_does_not_end_the_listener(
     patched: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    factory, counts, reported, faults = WelcomeFactory(), LocalCounts(), [], 2
+    factory, counts, reported, faults = WelcomeFactory(), Counts(), [], 2
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context["exception"]))
 
     def failing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -285,7 +285,7 @@ def one_of_three_workers() -> Counts:
     return SharedCounts(SharedMemory.made(3), 0, asyncio.get_running_loop().time)
 
 
-@pytest.mark.parametrize(("most", "counts_of"), [(2, LocalCounts), (8, one_of_three_workers)])
+@pytest.mark.parametrize(("most", "counts_of"), [(2, Counts), (8, one_of_three_workers)])
 async def test_handshakes_are_bounded_and_each_has_its_time(
     most: int, counts_of: Callable[[], Counts], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.server.broker.operation_starts import OperationStarts
+from gateway.server.paced_work import OperationStarts
 
 
 async def test_few_begin_in_each_round_and_all_in_their_order() -> None:
