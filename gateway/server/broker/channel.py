@@ -115,6 +115,26 @@ class LinkChannel:
             raise
         await channel.close()
 
+    @classmethod
+    async def refusal(cls, link: Link, ask: Callable[[LinkChannel], Awaitable[object]]) -> UpstreamError | None:
+        """What the broker refuses a question with, on a channel of its own; None if it does not refuse.
+
+        The end of the channel is not waited for, since it may take as long as the answer.
+
+        Raises:
+            LinkDownError: the link is lost.
+        """
+        channel = cls.begun(link)
+        try:
+            await ask(channel)
+        except LinkDownError:
+            raise
+        except UpstreamError as refusal:
+            return refusal
+        finally:
+            _ = channel.start_closing()
+        return None
+
     def set_owner(self, owner: LinkUser) -> None:
         """Note the session that uses the channel; the link tells it what happens."""
         self._owner = owner

@@ -17,7 +17,6 @@ from gateway.server.broker.broker_errors import (
     NOT_FOUND,
     PRECONDITION_FAILED,
     RESOURCE_LOCKED,
-    LinkDownError,
     UpstreamError,
 )
 from gateway.server.broker.channel import LinkChannel
@@ -203,15 +202,8 @@ class ExclusiveQueues:
 
 async def _exists(queue: str, link: Link) -> bool:
     """Ask the broker: a queue may be gone without notice, deleted or expired."""
-    try:
-        async with LinkChannel.opened(link) as channel:
-            await channel.declare_passive(queue)
-    except LinkDownError:
-        raise
-    except UpstreamError as refusal:
-        if refusal.code == NOT_FOUND:
-            return False
-    return True
+    refusal = await LinkChannel.refusal(link, lambda channel: channel.declare_passive(queue))
+    return refusal is None or refusal.code != NOT_FOUND
 
 
 async def _delete(name: str, link: Link, queue: QueueSpec) -> None:

@@ -143,7 +143,7 @@ class QueueWatch:
 async def _state(link: Link, queue: str) -> QueueState:
     """Ask the broker, and wait as long as it takes. A 404 that comes late is not that of a queue that was deleted."""
     asked_at = asyncio.get_running_loop().time()
-    refusal = await _refusal(link, lambda channel: channel.declare_passive(queue))
+    refusal = await LinkChannel.refusal(link, lambda channel: channel.declare_passive(queue))
     if refusal is None:
         return QueueState.THERE
     if refusal.code != NOT_FOUND:
@@ -151,26 +151,8 @@ async def _state(link: Link, queue: str) -> QueueState:
         return QueueState.THERE
     if asyncio.get_running_loop().time() - asked_at > PROMPT:
         return QueueState.AWAY
-    declared = await _refusal(link, lambda channel: channel.may_declare(queue))
+    declared = await LinkChannel.refusal(link, lambda channel: channel.may_declare(queue))
     if declared is not None and declared.code == ACCESS_REFUSED:
         return QueueState.AWAY if _NODE_IS_AWAY in refusal.text else QueueState.DELETED
     is_away = declared is not None and (declared.code == NOT_FOUND or _DIFFERS in declared.text)
     return QueueState.AWAY if is_away else QueueState.DELETED
-
-
-async def _refusal(link: Link, ask: Callable[[LinkChannel], Awaitable[object]]) -> UpstreamError | None:
-    """What the broker refuses a question with. The channel is not waited for: its end may take as long as the answer.
-
-    Raises:
-        LinkDownError: the link is lost.
-    """
-    channel = LinkChannel.begun(link)
-    try:
-        await ask(channel)
-    except LinkDownError:
-        raise
-    except UpstreamError as refusal:
-        return refusal
-    finally:
-        _ = channel.start_closing()
-    return None

@@ -243,16 +243,7 @@ async def _refusal(link: Link, queue: str, binding: tuple[str, str] | None) -> s
 
 async def _refused(link: Link, ask: Callable[[LinkChannel], Awaitable[object]]) -> str:
     await asyncio.sleep(_BETWEEN_QUESTIONS)
-    channel = LinkChannel.begun(link)
-    try:
-        async with asyncio.timeout(_ANSWERED_WITHIN):
-            await ask(channel)
-    except LinkDownError:
-        raise
-    except UpstreamError as refusal:
-        # Other refusals mean that the user may, but the queue is gone or another session's.
-        return refusal.text if refusal.code == ACCESS_REFUSED else ""
-    finally:
-        # Not awaited: a broker that does not answer the question does not answer this either.
-        _ = channel.start_closing()
-    return ""
+    async with asyncio.timeout(_ANSWERED_WITHIN):
+        refusal = await LinkChannel.refusal(link, ask)
+    # Other refusals mean that the user may, but the queue is gone or another session's.
+    return refusal.text if refusal is not None and refusal.code == ACCESS_REFUSED else ""

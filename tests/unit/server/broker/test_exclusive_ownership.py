@@ -56,6 +56,9 @@ class Channel:
     async def delete_queue(self, name: str) -> None:
         self._link.ask("delete", name)
 
+    def start_closing(self) -> None:
+        """Its end is not waited for."""
+
 
 @pytest.fixture
 def link(monkeypatch: pytest.MonkeyPatch) -> SharedLink:
@@ -64,6 +67,7 @@ def link(monkeypatch: pytest.MonkeyPatch) -> SharedLink:
         yield Channel(link)
 
     monkeypatch.setattr(LinkChannel, "opened", opened)
+    monkeypatch.setattr(LinkChannel, "begun", Channel)
     return SharedLink()
 
 
