@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from gateway.server.client.connection_stats import ConnectionStats
-from gateway.server.client.frame_watch import FrameWatch, WatchedDecoder, WatchedTransport
+from gateway.server.client.traces import FrameWatch, WatchedDecoder, WatchedTransport
 from gateway.server.stats import Stats
 from gateway.session.session import Session
 from gateway.stomp.decoder import Decoder

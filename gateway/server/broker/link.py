@@ -50,7 +50,17 @@ SLOW_CLIENT: Final = "slow client"
 """Why a link that serves only one session is not read."""
 
 
-class LinkUser(FaultOwner, Protocol):
+class WindowUser(FaultOwner, Protocol):
+    """The bridge of a session that publishes on a link."""
+
+    def window_full(self) -> None:
+        """Publish no more for now."""
+
+    def window_open(self) -> None:
+        """It is this session's turn again."""
+
+
+class LinkUser(WindowUser, Protocol):
     """The bridge of a session that uses a link."""
 
     def flush_batch(self) -> None:
@@ -65,12 +75,6 @@ class LinkUser(FaultOwner, Protocol):
     async def leave(self, link: Link) -> None:
         """The link drains: use it no longer, if nothing can be lost by that. Asked again and again."""
 
-    def window_full(self) -> None:
-        """Publish no more for now."""
-
-    def window_open(self) -> None:
-        """It is this session's turn again."""
-
 
 class _Window(Protocol):
     """Bounds what is on its way to the broker."""
@@ -78,11 +82,11 @@ class _Window(Protocol):
     @property
     def channels(self) -> int: ...
 
-    def enter(self, user: LinkUser) -> None: ...
+    def enter(self, user: WindowUser) -> None: ...
 
-    def published(self, user: LinkUser, size: int) -> None: ...
+    def published(self, user: WindowUser, size: int) -> None: ...
 
-    def leave(self, user: LinkUser) -> None: ...
+    def leave(self, user: WindowUser) -> None: ...
 
 
 class _ChannelCallbacks(FaultOwner, Protocol):

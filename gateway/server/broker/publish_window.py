@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from gateway.server.broker.broker_errors import UpstreamError
 from gateway.server.broker.channel import LinkChannel
-from gateway.server.broker.link import Link
-from gateway.server.fault_boundary import FaultOwner, guarded
+from gateway.server.broker.link import Link, WindowUser
+from gateway.server.fault_boundary import guarded
 
 # The window in bytes: at first, at least, at most; and at least while one session alone publishes on the link, for the
 # sake of its rate. It grows while markers come back quickly, and shrinks while they come back slowly, in seconds: the
@@ -31,16 +31,6 @@ _SLOW: Final = 0.025
 # does not wait for those who send much.
 _LITTLE: Final = 8 << 10
 _TIMES_FULL: Final = 4
-
-
-class WindowUser(FaultOwner, Protocol):
-    """The bridge of a session that publishes on a link."""
-
-    def window_full(self) -> None:
-        """Publish no more for now."""
-
-    def window_open(self) -> None:
-        """It is this session's turn again."""
 
 
 class PublishWindow:

@@ -25,12 +25,11 @@ from gateway.server.client.bridge import Bridge
 from gateway.server.client.client_deadlines import ClientDeadlines, HeartbeatTimer
 from gateway.server.client.client_log import ClientLog
 from gateway.server.client.connection_stats import ConnectionStats
-from gateway.server.client.frame_watch import FrameWatch, WatchedDecoder
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.output import AutoAckFlusher, ClientOutput
 from gateway.server.client.rechecks import Rechecks
 from gateway.server.client.session_limits import RateLimiter, SessionLimits
-from gateway.server.client.traces import Traces
+from gateway.server.client.traces import FrameWatch, Traces, WatchedDecoder
 from gateway.server.fault_boundary import guarded
 from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.listen.tls import limit_read_ahead, login_name

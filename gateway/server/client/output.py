@@ -18,7 +18,7 @@ from typing import Final, Protocol, cast
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason
 from gateway.pieces import LARGE, Body, gathered
-from gateway.server.client.frame_watch import WatchedTransport
+from gateway.server.client.traces import WatchedTransport
 from gateway.server.fault_boundary import FaultOwner, guarded
 from gateway.server.listen.websocket_transport import WebSocketTransport
 from gateway.session.subscription import split_frames

@@ -27,7 +27,7 @@ from gateway.server.process.serving import run
 from gateway.server.process.worker_channel import WorkerError, WorkerGoneError
 from gateway.server.process.worker_process import WorkerProcess, addresses_of, ask
 from gateway.server.process.worker_sockets import SocketSet, bound_for_workers
-from gateway.server.shared_memory import SharedMemory
+from gateway.server.shared_counts import SharedMemory
 
 log = structlog.get_logger("gateway.workers")
 

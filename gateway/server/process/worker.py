@@ -21,8 +21,7 @@ from gateway.server.process.logs import configure_logs
 from gateway.server.process.memory import collect_garbage, keep_freed
 from gateway.server.process.worker_channel import answer_calls, passed_descriptors
 from gateway.server.process.worker_sockets import Handed, InheritedSockets, descriptors_of, renumbered
-from gateway.server.shared_counts import SharedCounts
-from gateway.server.shared_memory import SharedMemory
+from gateway.server.shared_counts import SharedCounts, SharedMemory
 
 if TYPE_CHECKING:
     from gateway.server.process.listeners import ListenerChanges

@@ -19,7 +19,7 @@ from gateway.errors import GatewayError
 from gateway.server.fault_boundary import cancelled
 from gateway.server.process.worker_channel import WorkerCalls, WorkerError, WorkerGoneError, pass_descriptors
 from gateway.server.process.worker_sockets import SocketSet, descriptors_of
-from gateway.server.shared_memory import SharedMemory
+from gateway.server.shared_counts import SharedMemory
 
 log = structlog.get_logger("gateway.workers")
 

@@ -7,8 +7,7 @@ import structlog
 
 from gateway.config.model import FailedLoginLimits
 from gateway.server.listen.address_checks import LockOuts
-from gateway.server.shared_counts import SharedCounts
-from gateway.server.shared_memory import SharedMemory
+from gateway.server.shared_counts import SharedCounts, SharedMemory
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 

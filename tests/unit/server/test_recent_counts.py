@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway.server.counts import Counts, RecentCounts, Recently
-from gateway.server.shared_counts import SharedCounts
-from gateway.server.shared_memory import SharedMemory
+from gateway.server.shared_counts import SharedCounts, SharedMemory
 
 
 def shared_counts() -> Counts:

@@ -13,14 +13,13 @@ import structlog
 from gateway.config.loader import parse
 from gateway.config.model import FailedLoginLimits
 from gateway.config.virtual_host import VirtualHost
-from gateway.server import shared_memory
+from gateway.server import shared_counts
 from gateway.server.broker.broker_errors import UpstreamError
 from gateway.server.broker.connector import Credentials
 from gateway.server.client.failed_logins import TooManyFailedLoginsError
 from gateway.server.client.session_limits import LimitReachedError, SessionLimits
 from gateway.server.counts import Recently
-from gateway.server.shared_counts import SharedCounts
-from gateway.server.shared_memory import SharedMemory
+from gateway.server.shared_counts import SharedCounts, SharedMemory
 
 WORKERS = 3
 _HOST = VirtualHost(name="/")
@@ -104,7 +103,7 @@ def test_what_a_dead_worker_had_is_given_back_and_no_more(workers: Workers) -> N
 
 def test_what_is_given_back_begins_and_ends_with_the_largest_pages() -> None:
     """Linux gives back whole pages only, of 4, 16 or 64 KiB: otherwise nothing would be given back."""
-    starts = [shared_memory._size(workers) for workers in range(4)]
+    starts = [shared_counts._size(workers) for workers in range(4)]
     assert [start % 65536 for start in starts] == [0] * 4
 
 
@@ -128,7 +127,7 @@ def test_a_debt_outlives_the_worker_that_made_it(workers: Workers) -> None:
 
 
 def test_what_is_not_used_any_more_makes_room(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_memory, "_BLOCKS", 1)
+    monkeypatch.setattr(shared_counts, "_BLOCKS", 1)
     counts = workers.counts(0)
     for number in range(1000):
         counts.add((number,))
@@ -224,7 +223,7 @@ async def test_workers_share_the_logins_that_brokers_are_asked_about_at_once(wor
 def test_the_oldest_of_its_block_makes_room_for_what_happens_now(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_memory, "_RECENT_BLOCKS", 1)
+    monkeypatch.setattr(shared_counts, "_RECENT_BLOCKS", 1)
     one, two = (
         workers.counts(worker).recent(Recently.REFUSED_OF_ADDRESS, lambda: workers.now, 60) for worker in (0, 1)
     )
@@ -250,7 +249,7 @@ _ENTERING = """
 import sys
 from gateway.server.counts import Recently
 from gateway.server.shared_counts import SharedCounts
-from gateway.server.shared_memory import SharedMemory
+from gateway.server.shared_counts import SharedMemory
 descriptor, workers, worker, times = map(int, sys.argv[1:])
 counts = SharedCounts(SharedMemory(descriptor, workers), worker, lambda: 1.0)
 print("ready", flush=True)
@@ -299,7 +298,7 @@ def test_however_many_come_at_once_no_more_than_allowed_enter(workers: Workers) 
 
 _HOLDING = """
 import sys
-from gateway.server.shared_memory import SharedMemory
+from gateway.server.shared_counts import SharedMemory
 memory = SharedMemory(int(sys.argv[1]), int(sys.argv[2]))
 with memory.lock:
     print("held", flush=True)

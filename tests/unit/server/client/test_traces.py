@@ -11,11 +11,10 @@ import structlog
 
 from gateway.config.loader import parse
 from gateway.errors import CloseReason
-from gateway.server.client import frame_watch, redaction
-from gateway.server.client.frame_watch import WatchedTransport
+from gateway.server.client import redaction
 from gateway.server.client.redaction import shown_headers
 from gateway.server.client.trace import TracePart, TraceTarget, TraceTargetError
-from gateway.server.client.traces import Traces
+from gateway.server.client.traces import Traces, WatchedTransport
 from gateway.stomp.decoder import Decoder, FrameLimits
 from tests.support.deadline import within
 from tests.support.gateway import gateway_here
@@ -459,7 +458,7 @@ async def test_a_fault_of_a_trace_ends_it_and_no_session(monkeypatch: pytest.Mon
     config = parse("{listeners: [{tcp: '127.0.0.1:0'}], defaults: {journal: {level: off}}}", environment={})
     async with within(), gateway_here(config) as gateway:
         gateway.traces.begin("a", TraceTarget(address="127.0.0.1"), 60, [])
-        monkeypatch.setattr(frame_watch, name, fail)
+        monkeypatch.setattr(f"gateway.server.client.traces.{name}", fail)
         with structlog.testing.capture_logs() as lines:
             async with StompClient.dialled(gateway.addresses[0]) as client:
                 for _ in range(2):

@@ -25,8 +25,7 @@ from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.listen.address_checks import AddressChecks, LockOuts
 from gateway.server.listen.connection_limits import OF_HANDSHAKES
 from gateway.server.listen.listener import OpenListener
-from gateway.server.shared_counts import SharedCounts
-from gateway.server.shared_memory import SharedMemory
+from gateway.server.shared_counts import SharedCounts, SharedMemory
 from gateway.server.tls_contexts import TlsContexts
 from tests.support.certificates import Authority
 from tests.support.deadline import PATIENCE, within

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from gateway.server.process.supervisor import SignsOfLife
-from gateway.server.shared_memory import SharedMemory
+from gateway.server.shared_counts import SharedMemory
 
 
 def test_who_gives_no_sign_for_long_enough_hangs() -> None:

@@ -16,7 +16,7 @@ from gateway.config.model import GatewayConfig
 from gateway.server.process import worker_process
 from gateway.server.process.worker_process import WorkerProcess
 from gateway.server.process.worker_sockets import SocketSet
-from gateway.server.shared_memory import SharedMemory
+from gateway.server.shared_counts import SharedMemory
 from tests.support import short_lived_worker
 from tests.support.deadline import until, within
 
