@@ -41,11 +41,14 @@ class PacedWork:
         self._owner: FaultOwner | None = None
         self._ends_at = 0.0
 
-    def do(self, owner: FaultOwner, call: Callable[[], object]) -> None:
-        """Call a function, now or later, in the order of the calls."""
-        self._waiting.append((owner, call))
-        if len(self._waiting) == 1:
-            self._work()
+    def do(self, owner: FaultOwner, call: Callable[[], object]) -> bool:
+        """Call a function, now or later, in the order of the calls; whether it was called now."""
+        work = owner, call
+        self._waiting.append(work)
+        if self._waiting[0] is not work:
+            return False
+        self._work()
+        return not self._waiting or self._waiting[0] is not work
 
     def later(self, owner: FaultOwner, call: Callable[[], object]) -> None:
         """Call a function in another round, behind the others."""

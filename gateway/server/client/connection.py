@@ -12,6 +12,7 @@ import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 from itertools import chain
 from typing import Final, cast
@@ -81,6 +82,37 @@ class ServerContext:
     closing: set[ClientConnection] = field(default_factory=set)
 
 
+class ConnectionState(Enum):
+    """Where a client's connection is in its life.
+
+    ::
+
+        ARRIVED ──▶ STARTED ──▶ AT_WORK
+           │           │           │
+           └───────────┴───────────┴──┬──▶ FAILED ──┐
+                                      └─────────────┴──▶ OVER
+
+    Its session has states of its own (`State`), and is CLOSED before its connection is OVER.
+    """
+
+    ARRIVED = "arrived"
+    """The client has not logged in."""
+    STARTED = "started"
+    """It has logged in. Its input is paced, as before: a thousand clients may come at the same moment."""
+    AT_WORK = "at-work"
+    """It has also needed a channel."""
+    FAILED = "failed"
+    """A fault of the gateway is about to end the session."""
+    OVER = "over"
+    """The session is over. The socket may be open until the client closes it, too."""
+
+
+# To look a member up in its class takes Python longer than all the rest of such a test.
+_ARRIVED: Final = ConnectionState.ARRIVED
+_AT_WORK: Final = ConnectionState.AT_WORK
+_OVER: Final = ConnectionState.OVER
+
+
 class ClientConnection(StompProtocol):
     """One STOMP client, on TCP or, through `WebSocketConnection`, over WebSocket.
 
@@ -108,11 +140,13 @@ class ClientConnection(StompProtocol):
         self._log = ClientLog(self.session, self.stats, accepted, listener, context.log_limits)
         self._heartbeats = HeartbeatTimer()
         self._rate_limiter = RateLimiter(self.session)
+        self._state = _ARRIVED
+        # Whether the client sends no more, and whether its socket is closed.
+        self._has_ended = self._is_lost = False
         # Whether the socket is read.
         self._reading = True
+        # Others have their turn.
         self._waits_for_turn = False
-        # True while a turn is scheduled but has not run yet.
-        self._has_turn_ahead = False
         # `advance` is among the paced work. Nothing is read until then: input would accumulate unbounded and unchecked.
         self._is_queued = False
         # The last read took as much as a read can, and the client is read ever since.
@@ -121,15 +155,6 @@ class ClientConnection(StompProtocol):
         self._unsent = 0
         # The client broke the protocol below STOMP.
         self._violation: FrameError | None = None
-        # In this order: the client has logged in, its input has ended, the session is over, the socket is closed.
-        self._is_started = False
-        # It has also needed a channel. Until then its input is paced: a thousand clients may come at the same moment.
-        self._is_at_work = False
-        self._has_ended = False
-        self._is_closed = False
-        self._is_lost = False
-        # A fault of the gateway ends the session.
-        self._is_failed = False
 
     @property
     def max_frame_size(self) -> int:
@@ -146,7 +171,7 @@ class ClientConnection(StompProtocol):
     @property
     def is_closed(self) -> bool:
         """Whether the session is over."""
-        return self._is_closed
+        return self._state is _OVER
 
     @property
     def write_buffer(self) -> int:
@@ -163,7 +188,7 @@ class ClientConnection(StompProtocol):
             self._meet(transport, output)
         except Exception as error:  # noqa: BLE001 - there is no session yet that could fail
             self._log.failed(error)
-            self._is_closed = True
+            self._state = _OVER
             output.transport.abort()
 
     def _meet(self, transport: asyncio.BaseTransport, output: ClientOutput) -> None:
@@ -171,7 +196,7 @@ class ClientConnection(StompProtocol):
         peer = self._accepted.peer
         if transport.get_extra_info("peername") is None:
             # The client has reset the connection: nobody waits for an answer.
-            self._is_closed = True
+            self._state = _OVER
             output.transport.abort()
             return
         if output.websocket is None:
@@ -214,7 +239,7 @@ class ClientConnection(StompProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client. HOT: once per read."""
-        if self._is_closed or self.session.state is State.CLOSED:
+        if self._state is _OVER or self.session.state is State.CLOSED:
             return
         self._heartbeats.has_received = True
         self.stats.bytes_in += len(data)
@@ -225,7 +250,7 @@ class ClientConnection(StompProtocol):
             self.session.malformed(error)
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
             self.failed(error)
-        if self._is_at_work:
+        if self._state is _AT_WORK:
             self.advance()
         else:
             self.advance_paced()
@@ -241,7 +266,7 @@ class ClientConnection(StompProtocol):
             self.advance()
             return False
         self.advance_paced()
-        return not self._is_closed
+        return self._state is not _OVER
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone. The gateway still carries out what it sent."""
@@ -254,7 +279,7 @@ class ClientConnection(StompProtocol):
         self._rate_limiter.stop()
         # Messages that the client can no longer take must not be settled.
         self.session.subscriptions.stop_deliveries()
-        if not self._is_closed:
+        if self._state is not _OVER:
             self._bridge.client_gone()
             self.session.holds.discard(Hold.CLIENT_WRITE)
             # Not in this round: that took its time if the session has thousands of subscriptions.
@@ -264,7 +289,7 @@ class ClientConnection(StompProtocol):
         """The client broke the protocol below STOMP. What it sent before is carried out, then it gets an ERROR."""
         self._has_ended = True
         self._violation = FrameError(reason)
-        if self._is_closed:
+        if self._state is _OVER:
             self._output.transport.close()
         else:
             self.advance()
@@ -283,14 +308,14 @@ class ClientConnection(StompProtocol):
 
     def _set_writable(self, writable: bool) -> None:
         self.session.context.client_writable = writable
-        if not self._is_closed:
+        if self._state is not _OVER:
             self._bridge.client_writable(writable)
 
     # The session.
 
     def advance(self) -> None:
         """Run the session, write to both sides, and close if the session is over. HOT: once per read of either side."""
-        if self._is_closed:
+        if self._state is _OVER:
             self.session.output.clear()
             return
         if self._decoder.buffered > _LITTLE and self.session.wants_read and not self._begin_turn():
@@ -307,9 +332,8 @@ class ClientConnection(StompProtocol):
             self.session.set_turn_time(time.monotonic, turns.time_left)
             self._bridge.keep_to_window()
         elif not self._waits_for_turn:
-            self._waits_for_turn = self._has_turn_ahead = True
-            turns.do(self, self._take_turn)
-            return self._has_turn_ahead
+            self._waits_for_turn = True
+            return not turns.do(self, self._take_turn)
         return True
 
     def advance_paced(self, *, at_once: bool = True) -> None:
@@ -337,7 +361,8 @@ class ClientConnection(StompProtocol):
     def _paced_turn(self) -> None:
         self._is_queued = False
         self.advance()
-        self._is_at_work = self._is_started and not self._is_closed and self._bridge.has_parts
+        if self._state is ConnectionState.STARTED and self._bridge.has_parts:
+            self._state = _AT_WORK
 
     def _advance(self) -> None:
         session = self.session
@@ -372,7 +397,7 @@ class ClientConnection(StompProtocol):
                 is_rest = session.reached_turn_limit or not session.wants_read
                 self._context.turns.later(self, self._take_turn if is_rest else self._read_on)
             self._read_or_pause()
-            if not self._is_started and session.state is State.CONNECTED:
+            if self._state is _ARRIVED and session.state is State.CONNECTED:
                 self._start()
 
     def _is_done(self) -> bool:
@@ -398,7 +423,7 @@ class ClientConnection(StompProtocol):
         no end. Nor if others have their turn before it is read again.
         """
         is_read = self._reading or self._waits_for_turn
-        if self._is_closed or self._has_ended or not (is_read and self.session.wants_read):
+        if self._state is _OVER or self._has_ended or not (is_read and self.session.wants_read):
             self.advance()
             return
         try:
@@ -435,7 +460,7 @@ class ClientConnection(StompProtocol):
 
     def settle(self) -> None:
         """Settle what was delivered under ack:auto once the kernel has it: the gateway's own buffers die with it."""
-        if not self._output.is_writable or self._is_closed or self._is_lost:
+        if not self._output.is_writable or self._state is _OVER or self._is_lost:
             return
         unsent = self._output.unsent_bytes()
         if not unsent:
@@ -447,14 +472,14 @@ class ClientConnection(StompProtocol):
         self._unsent = unsent
 
     def _take_turn(self) -> None:
-        self._waits_for_turn = self._has_turn_ahead = False
+        self._waits_for_turn = False
         self.advance()
 
     def _read_on(self) -> None:
         """Others were read meanwhile. The client's frames are carried out, unless something has come between."""
         session = self.session
         self._waits_for_turn = False
-        if self._has_ended or self._is_closed or session.has_frame or not session.wants_read:
+        if self._has_ended or self._state is _OVER or session.has_frame or not session.wants_read:
             self.advance()
         else:
             guarded(self, self._read_or_pause)
@@ -474,7 +499,7 @@ class ClientConnection(StompProtocol):
     def _start(self) -> None:
         """The client has logged in."""
         session = self.session
-        self._is_started = True
+        self._state = ConnectionState.STARTED
         self._accepted.on_login(session.settings.links == "dedicated")
         self._output.start(session.settings)
         details = {"heart_beat": session.heartbeats.header.decode()}
@@ -494,8 +519,8 @@ class ClientConnection(StompProtocol):
     def failed(self, error: Exception) -> None:
         """A fault of the gateway: the client gets an ERROR without details, and the log gets the details."""
         self._log.failed(error)
-        if not self._is_failed and not self._is_closed:
-            self._is_failed = True
+        if self._state not in {ConnectionState.FAILED, _OVER}:
+            self._state = ConnectionState.FAILED
             guarded(
                 self, self._end, StompError("Processing error", "Processing error\n", close=CloseReason.INTERNAL_ERROR)
             )
@@ -523,7 +548,7 @@ class ClientConnection(StompProtocol):
 
     def time_passed(self, now: float) -> None:
         """Called about once a second, for what needs no timer of its own."""
-        if self._is_closed:
+        if self._state is _OVER:
             return
         session = self.session
         missed = self._deadlines.missed(now)
@@ -550,7 +575,7 @@ class ClientConnection(StompProtocol):
         asyncio.get_running_loop().call_soon(guarded, self, self._drain)
 
     def _drain(self) -> None:
-        if self._is_closed:
+        if self._state is _OVER:
             return
         if self._output.unsent_bytes():
             self.session.context.client_writable = False
@@ -572,9 +597,9 @@ class ClientConnection(StompProtocol):
 
     def _close(self) -> None:
         """Close once and give the links back. Further bytes of the client are ignored until it closes, too."""
-        if self._is_closed:
+        if self._state is _OVER:
             return
-        self._is_closed = True
+        self._state = _OVER
         self._context.clients.discard(self)
         # Now: sums never go down, and it is not counted among the clients any more.
         guarded(self, self.stats.count_end, self.session.close_reason)
@@ -640,7 +665,7 @@ class ClientConnection(StompProtocol):
 
     def abort(self) -> None:
         """Close at once, with an ERROR if the session is not over. Receipts that it still waits for are not sent."""
-        if self._is_closed:
+        if self._state is _OVER:
             self._output.transport.abort()
             return
         text = "The gateway is stopping, and not everything could be finished.\n"

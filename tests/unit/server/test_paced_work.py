@@ -41,7 +41,8 @@ async def test_a_little_work_is_done_at_once() -> None:
 async def test_much_work_leaves_others_their_rounds_and_keeps_its_order() -> None:
     work, done = PacedWork(_Clock()), list[int]()
     for number in range(100):
-        work.do(_Owner(), partial(done.append, number))
+        was_called = work.do(_Owner(), partial(done.append, number))
+        assert was_called == (number in done)
     rounds = 0
     while len(done) < 100:
         before = len(done)
