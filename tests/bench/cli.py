@@ -81,6 +81,7 @@ def _exit_status(outcomes: Sequence[Outcome], *, strict: bool) -> int:
     if verdicts & {"failed", "not measured"}:
         return _INCOMPLETE
     verdicts |= {outcome.cpu_verdict for outcome in outcomes}
+    verdicts |= {outcome.other_verdict(name) for outcome in outcomes for name in outcome.row.others}
     return _MISSED if strict and "missed" in verdicts else SUCCESS
 
 

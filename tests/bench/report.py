@@ -18,6 +18,8 @@ SIDES = (PLUGIN, GATEWAY, LIMIT, PROXY)
 _COLUMNS = (PLUGIN, GATEWAY, LIMIT)
 NOT_MEASURED: Final = "not measured"
 _SHOWN = ("met", "missed", "failed")
+_OTHERS = {"p99": "us, p99", "flood_per_second": "flood, messages/s"}
+"""Figures beside that of a row which have a line of their own, and how it calls them."""
 _BUSY_CLIENT = 0.5
 BUSY_MACHINE = 0.05
 """Share of the machine that something else may use before a measurement counts as disturbed; usual is under 0.02."""
@@ -83,12 +85,22 @@ class Outcome:
         pairs = zip(self.samples[GATEWAY], self.samples[PLUGIN], strict=True)
         return [gateway.value / plugin.value for gateway, plugin in pairs if plugin.value]
 
+    def other_ratio(self, name: str) -> float | None:
+        """The gateway's median of another figure divided by the plugin's, None when either is missing."""
+        return _ratio(self.other_figure(GATEWAY, name), self.other_figure(PLUGIN, name))
+
     @property
     def verdict(self) -> Verdict:
-        """The result of the row as a whole."""
+        """The result of the row's own figure."""
         if self.failures:
             return "failed"
         return _verdict(self.row.target, self.ratio_to_proxy if self.row.is_proxied else self.ratio)
+
+    def other_verdict(self, name: str) -> Verdict:
+        """The result of another figure; "measured" if it has no target."""
+        if name not in self.row.others:
+            return "measured"
+        return "failed" if self.failures else _verdict(self.row.others[name], self.other_ratio(name))
 
     @property
     def cpu_verdict(self) -> Verdict:
@@ -186,6 +198,8 @@ def _row_document(outcome: Outcome) -> dict[str, object]:
         "cpu_ratio_to_limit": outcome.cpu_ratio_to_limit,
         "round_ratios": outcome.round_ratios,
         "verdict": outcome.verdict,
+        "other_ratios": {name: outcome.other_ratio(name) for name in outcome.row.others},
+        "other_verdicts": {name: outcome.other_verdict(name) for name in outcome.row.others},
         "failures": outcome.failures,
         "omissions": outcome.omissions,
         **{side: _side_document(outcome, side) for side in SIDES},
@@ -286,12 +300,23 @@ def _further_lines(outcome: Outcome) -> Iterable[list[str]]:
         figures = [_with_spread(outcome, PROXY), _with_spread(outcome, GATEWAY), ""]
         over_proxy = NOT_MEASURED if outcome.ratio_to_proxy is None else f"{outcome.ratio_to_proxy:.2f}"
         yield ["", f"{outcome.row.unit}, plugin behind a {PROXY}", *figures, over_proxy, "", "", *_goal(outcome)]
-    tail = {side: outcome.other_figure(side, "p99") for side in _COLUMNS}
-    if any(figure is not None for figure in tail.values()):
-        ratio = _ratio(tail[GATEWAY], tail[PLUGIN])
-        shown = NOT_MEASURED if ratio is None else f"{ratio:.2f}"
-        ends = ["", _two_digits(_ratio(tail[GATEWAY], tail[LIMIT])), "", ""]
-        yield ["", "us, p99", *(_number(figure, outcome, side) for side, figure in tail.items()), shown, *ends]
+    for name, text in _OTHERS.items():
+        others = {side: outcome.other_figure(side, name) for side in _COLUMNS}
+        if any(other is not None for other in others.values()):
+            ratio = outcome.other_ratio(name)
+            shown = NOT_MEASURED if ratio is None else f"{ratio:.2f}"
+            over_limit = _two_digits(_ratio(others[GATEWAY], others[LIMIT]))
+            verdict = outcome.other_verdict(name)
+            goal = [str(outcome.row.others.get(name, "")), verdict if verdict in _SHOWN else ""]
+            yield [
+                "",
+                text,
+                *(_number(other, outcome, side) for side, other in others.items()),
+                shown,
+                "",
+                over_limit,
+                *goal,
+            ]
 
 
 def cpu_lines(outcomes: Sequence[Outcome]) -> list[list[str]]:

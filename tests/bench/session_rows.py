@@ -5,13 +5,16 @@ Like those in `rows`, each proves that nothing was lost before it returns a figu
 
 import itertools
 import select
+import socket
 import statistics
+import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
+from typing import Self
 
+from tests.bench import payload
 from tests.bench.broker import EXPIRES
 from tests.bench.environment import LIMIT, Environment, Sample, Side, Stopwatch, await_quiet
 from tests.bench.wire import PATIENCE, NotMeasurableError, RowError, Wire, pump
@@ -21,8 +24,12 @@ _BEATS_SESSIONS = 800
 _INTERVAL = 1.0
 _MESSAGE_SIZE = 1024
 _FLOOD = 100
+_TAKEN = b"BEGIN\ntransaction:flood\nreceipt:taken\n\n\0ABORT\ntransaction:flood\n\n\0"
+"""Asks how far the server has come. The receipt of a SEND would have the plugin use confirms, which cost it more."""
 _FLOODED = 1.0
-"""Seconds until all buffers between the flooding clients and the broker are full."""
+"""Seconds until all buffers between the flooding clients and the broker are full, and for which their rate is seen."""
+_RESET = struct.pack("ii", 1, 0)
+"""What SO_LINGER needs so that a close throws away what is unsent."""
 _numbers = itertools.count(1)
 
 
@@ -117,17 +124,23 @@ def measure_rtt(environment: Environment, side: Side, count: int) -> Sample:
 
 def measure_rtt_busy(environment: Environment, side: Side, count: int, flooders: int = 1) -> Sample:
     """As `rtt`, while other clients send to a topic that nobody has subscribed to, as fast as they may."""
+    if side.name == LIMIT:
+        raise NotMeasurableError("a flood without confirms fills the broker's own queues")
     destination = f"/topic/{environment.prefix}.rtt_busy"
     with side.open() as wire:
         wire.subscribe(destination)
         await_quiet(environment)
         watch = Stopwatch(environment, side)
-        with _flood(environment, side, flooders) as sent:
+        with _Flood(environment, side, flooders) as flood:
             time.sleep(_FLOODED)
-            before = sent()
+            before, started = flood.taken(), time.perf_counter()
             times = _round_trips(wire, destination, count, watch)
-            flood = sent() - before
-    return _rtt_sample(times, watch, {"flood_per_second": flood / watch.seconds})
+            # Round trips may take less time than the flood needs to show its rate.
+            time.sleep(max(0.0, started + _FLOODED - time.perf_counter()))
+            rate = (flood.taken() - before) / (time.perf_counter() - started)
+    sample = _rtt_sample(times, watch, {"flood_per_second": rate})
+    # CPU time is for each message of both, since that of a round trip would be mostly the flood's.
+    return replace(sample, operations=len(times) + round(rate * watch.seconds))
 
 
 def _round_trips(wire: Wire, destination: str, count: int, watch: Stopwatch) -> list[int]:
@@ -195,33 +208,48 @@ def measure_beats(environment: Environment, side: Side, count: int) -> Sample:
     return Sample(sum(used) / operations * 1e6, operations, watch.seconds, watch.cpu)
 
 
-@contextmanager
-def _flood(environment: Environment, side: Side, flooders: int) -> Iterator[Callable[[], int]]:
-    """Send from other threads until the end of the block; yield what says how many messages have gone out so far.
+class _Flood:
+    """Clients that send as fast as they can until the end of the block, from threads that mostly wait in the kernel."""
 
-    The threads do little but wait in the kernel, so they do not keep the other client from its work.
-    """
-    stop = threading.Event()
-
-    def send(wire: Wire, sent: list[int]) -> None:
-        while not stop.is_set():
-            wire.write_all()
-            sent[0] += _FLOOD
-
-    with ExitStack() as open_wires:
-        wires = [side.open() for _ in range(flooders)]
-        counts = [[0] for _ in wires]
-        for wire in wires:
-            # A DISCONNECT would wait behind all that is in the buffers.
-            open_wires.callback(wire.sock.close)
-            wire.load_sends(f"/topic/{environment.prefix}.flood", _FLOOD)
+    def __init__(self, environment: Environment, side: Side, flooders: int) -> None:
+        self._wires = [side.open() for _ in range(flooders)]
+        self._threads = [threading.Thread(target=self._send, args=(wire,)) for wire in self._wires]
+        self._is_over = False
+        self._failure: OSError | None = None
+        for wire in self._wires:
+            wire.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             wire.sock.settimeout(PATIENCE)
-        threads = [threading.Thread(target=send, args=each) for each in zip(wires, counts, strict=True)]
-        for thread in threads:
-            thread.start()
+            wire.load(payload.sends(f"/topic/{environment.prefix}.flood", _FLOOD) + _TAKEN)
+
+    def _send(self, wire: Wire) -> None:
         try:
-            yield lambda: sum(count for (count,) in counts)
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
+            while not self._is_over:
+                wire.write_all()
+        except OSError as error:
+            if not self._is_over:
+                self._failure = error
+
+    def taken(self) -> int:
+        """Return how many messages the server has taken. Thousands of those that were sent may be in buffers."""
+        for wire in self._wires:
+            while select.select([wire.sock], [], [], 0)[0]:
+                wire.read()
+        return sum(wire.frames for wire in self._wires) * _FLOOD
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._is_over = True
+        for wire in self._wires:
+            # Ends a write that waits.
+            wire.sock.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for wire in self._wires:
+            # A reset: what is in the buffers would keep the broker busy for many seconds.
+            wire.sock.close()
+        if self._failure is not None and kind is None:
+            raise RowError(f"a flooding client could not go on: {self._failure}")

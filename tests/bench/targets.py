@@ -1,6 +1,7 @@
 """The rows of the benchmark and what each has to reach: the one table that everything else reads."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Row:
     `cpu_target` the ratio of CPU time per operation, the gateway's and its broker's to the plugin's broker's.
     `is_default` rows are measured when nobody says which; `is_memory` ones are measured first. `most_rounds` bounds the
     rounds of a row that takes minutes. A row that `is_proxied` is measured behind a proxy, too, and its target is of
-    the ratio gateway/proxy.
+    the ratio gateway/proxy. `others` are targets of other figures of its samples, by their names.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Row:
     is_memory: bool = False
     most_rounds: int | None = None
     is_proxied: bool = False
+    others: Mapping[str, Target] = field(default_factory=dict)
 
 
 def _floor(ratio: float) -> Target:
@@ -76,6 +78,12 @@ def _memory(name: str, unit: str, count: int, operation: str, target: Target, mo
     return Row(name, unit, count, operation, target, is_default=False, is_memory=True, most_rounds=most_rounds)
 
 
+def _beside_flood(name: str) -> Row:
+    """Round trips beside a flood: at most 2 ms, 10 ms in the 99th percentile, where the plugin has 0.6 and 4.5."""
+    others = {"p99": _ceiling(2.2), "flood_per_second": _floor(0.8)}
+    return Row(name, "us, p50", 300, "message", _ceiling(3.3), others=others)
+
+
 ROWS: dict[str, Row] = {
     row.name: row
     for row in (
@@ -86,6 +94,8 @@ ROWS: dict[str, Row] = {
         Row("e2e", "messages/s", 36_000, "message", *_reachable(0.54)),
         Row("fanout", "deliveries/s", 6_000, "delivery", *_reachable(0.78)),
         Row("rtt", "us, p50", 5_000, "round trip", _ceiling(1.1), is_proxied=True),
+        _beside_flood("rtt_busy"),
+        _beside_flood("rtt_busy_50"),
         Row("connect", "sessions/s", 800, "session", _floor(6.0)),
         Row("subscribe", "subscriptions/s", 200, "subscription", _MORE_IS_BETTER),
         Row("visit", "sessions/s", 100, "session", _floor(1.0)),
@@ -97,8 +107,6 @@ ROWS: dict[str, Row] = {
         _more("e2e_16k", "messages/s", 8_000, "message"),
         _more("e2e_tls", "messages/s", 30_000, "message"),
         _more("e2e_websocket", "messages/s", 30_000, "message"),
-        _more("rtt_busy", "us, p50", 1_000, "round trip", _LESS_IS_BETTER),
-        _more("rtt_busy_50", "us, p50", 1_000, "round trip", _LESS_IS_BETTER),
         _more("connect_together", "sessions/s", 1_000, "session"),
         _more("connect_logins", "sessions/s", 1_000, "session"),
         _more("beats", "us CPU/session/s", 10, "second of a session", _ceiling(0.2)),
@@ -111,4 +119,4 @@ ROWS: dict[str, Row] = {
 }
 
 DEFAULT_ROWS = [row for row in ROWS.values() if row.is_default]
-"""What `make bench` measures in less than five minutes; `make bench-full` measures all."""
+"""What `make bench` measures in less than six minutes; `make bench-full` measures all."""

@@ -120,6 +120,23 @@ def test_the_p99_of_round_trips_has_a_line_of_its_own() -> None:
     assert "us, p99 200 300 150 1.50 2.00" in re.sub(" +", " ", as_text([Outcome(ROWS["rtt"], samples)], UNDER))
 
 
+@pytest.mark.parametrize(
+    ("p99", "flood", "goals"),
+    [(2_200, 80, ("<= 2.2 met", ">= 0.8 met")), (2_201, 79, ("<= 2.2 missed", ">= 0.8 missed"))],
+)
+def test_other_figures_have_targets_and_verdicts_of_their_own(p99: float, flood: float, goals: tuple[str, str]) -> None:
+    def beside_flood(p99: float, flood: float) -> Sample:
+        return replace(_sample(100), others={"p99": p99, "flood_per_second": flood})
+
+    outcome = Outcome(ROWS["rtt_busy"], {PLUGIN: [beside_flood(1_000, 100)], GATEWAY: [beside_flood(p99, flood)]})
+
+    lines = re.sub(" +", " ", as_text([outcome], UNDER)).splitlines()
+    assert outcome.verdict == "met"
+    for name, goal in zip(("us, p99", "flood, messages/s"), goals, strict=True):
+        [line] = [line for line in lines if line.startswith(f" {name} ")]
+        assert line.endswith(goal)
+
+
 def test_a_disturbed_measurement_is_made_again_until_it_is_undisturbed() -> None:
     samples = iter([_sample(1, elsewhere=1_000), _sample(2), _sample(3)])
 
