@@ -46,6 +46,17 @@ class Term(NamedTuple):
     depth: int = 1
 
 
+def _of_known(term: Term, kind: Kind, meaning: Callable[[Value], Value]) -> Term:
+    """What a value means; of one that is unknown nothing is known."""
+    evaluate = term.evaluate
+
+    def value(headers: Headers) -> Value:
+        found = evaluate(headers)
+        return None if found is None else meaning(found)
+
+    return Term(value, kind, term.depth + 1)
+
+
 # Values.
 
 
@@ -95,11 +106,9 @@ def _read_truth(text: str) -> bool | None:
     return _TRUTHS.get(text.lower()) if len(text) <= _LONGEST_TRUTH else None
 
 
-def _as_truth(value: Value) -> bool | None:
+def _as_truth(value: Value) -> bool:
     """Texts and numbers that are no truths are false."""
-    if isinstance(value, str):
-        return _read_truth(value) is True
-    return None if value is None else value is True
+    return _read_truth(value) is True if isinstance(value, str) else value is True
 
 
 # Operands.
@@ -154,19 +163,17 @@ _JMS_VALUES: Final[Mapping[str, Evaluate]] = {"JMSDeliveryMode": _delivery_mode,
 
 def negated(term: Term) -> Term:
     """The number with the other sign."""
-    evaluate = term.evaluate
 
-    def value(headers: Headers) -> Value:
-        number = _as_number(evaluate(headers))
+    def meaning(value: Value) -> Value:
+        number = _as_number(value)
         return None if number is None else bounded(-number)
 
-    return Term(value, Kind.NUMBER, term.depth + 1)
+    return _of_known(term, Kind.NUMBER, meaning)
 
 
 def unchanged(term: Term) -> Term:
     """The number behind a plus sign."""
-    evaluate = term.evaluate
-    return Term(lambda headers: _as_number(evaluate(headers)), Kind.NUMBER, term.depth + 1)
+    return _of_known(term, Kind.NUMBER, _as_number)
 
 
 def _divided(left: float, right: float) -> float | None:
@@ -263,26 +270,13 @@ _COMPARE: Final[Mapping[str, Callable[[Value, Value], bool]]] = {
 
 def is_among(term: Term, texts: Sequence[str]) -> Term:
     """IN."""
-    evaluate, known = term.evaluate, frozenset(texts)
-
-    def value(headers: Headers) -> Value:
-        text = evaluate(headers)
-        return None if text is None else text in known
-
-    return Term(value, Kind.TRUTH, term.depth + 1)
+    return _of_known(term, Kind.TRUTH, frozenset[Value](texts).__contains__)
 
 
 def is_like(term: Term, pattern: str, escape: str) -> Term:
     """LIKE; ``escape`` is one character, or empty."""
-    evaluate, says = term.evaluate, like(pattern, escape)
-
-    def value(headers: Headers) -> Value:
-        text = evaluate(headers)
-        if text is None:
-            return None
-        return isinstance(text, str) and says(text)
-
-    return Term(value, Kind.TRUTH, term.depth + 1)
+    says = like(pattern, escape)
+    return _of_known(term, Kind.TRUTH, lambda value: isinstance(value, str) and says(value))
 
 
 def is_null(term: Term) -> Term:
@@ -296,21 +290,12 @@ def is_null(term: Term) -> Term:
 
 def truth(term: Term) -> Term:
     """A header that stands where a condition must be: whether its value is the word true."""
-    if term.kind is Kind.TRUTH:
-        return term
-    evaluate = term.evaluate
-    return Term(lambda headers: _as_truth(evaluate(headers)), Kind.TRUTH, term.depth + 1)
+    return term if term.kind is Kind.TRUTH else _of_known(term, Kind.TRUTH, _as_truth)
 
 
 def negate(term: Term) -> Term:
     """NOT."""
-    evaluate = term.evaluate
-
-    def value(headers: Headers) -> Value:
-        found = evaluate(headers)
-        return None if found is None else not found
-
-    return Term(value, Kind.TRUTH, term.depth + 1)
+    return _of_known(term, Kind.TRUTH, lambda value: not value)
 
 
 def all_true(terms: Sequence[Term]) -> Term:
