@@ -22,7 +22,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -113,13 +113,36 @@ def end_of_lines(file: BinaryIO) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """A finished segment of the gateway."""
+class SegmentFile:
+    """A segment in the directory of its day. ``is_shipped``: it has its mark."""
 
-    path: str
+    path: Path
+    parsed: SegmentName
     size: int
     written_at: float
-    is_needed: bool
+    is_shipped: bool
+
+    @property
+    def name(self) -> str:
+        """As it is shipped: with its day."""
+        return f"{self.path.parent.name}/{self.path.name}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is being written, or was left so."""
+        return self.path.name.startswith(".")
+
+
+def segment_files(day: Path, *, shipped_too: bool = True) -> Iterator[SegmentFile]:
+    """The segments in the directory of a day, whoever writes them. Raises `OSError` if that is gone."""
+    with os.scandir(day) as entries:
+        found = {entry.name: entry for entry in entries}
+    for name, entry in found.items():
+        parsed, is_shipped = SegmentName.read(name), mark_name(name) in found
+        if parsed is not None and (shipped_too or not is_shipped):
+            with contextlib.suppress(OSError):  # another process has renamed or deleted it
+                state = entry.stat()
+                yield SegmentFile(day / name, parsed, state.st_size, state.st_mtime, is_shipped)
 
 
 @dataclass
@@ -147,13 +170,13 @@ class SegmentRetention:
 
     def apply(self) -> int:
         """Delete what is too old or too much; the number of deleted segments."""
-        segments, being_written = self._found()
+        ours = list(self._ours())
         before = time.time() - self.retain
-        going = [segment for segment in segments if segment.written_at < before and not segment.is_needed]
-        kept = [segment for segment in segments if segment.written_at >= before or segment.is_needed]
+        finished = [segment for segment in ours if not segment.is_open]
+        going = [segment for segment in finished if segment.written_at < before and not self._needs(segment)]
         if self.retain_bytes is not None:
-            excess = being_written + sum(segment.size for segment in kept) - self.retain_bytes
-            going += _oldest(kept, excess)
+            excess = sum(segment.size for segment in ours) - sum(segment.size for segment in going) - self.retain_bytes
+            going += self._oldest(set(finished).difference(going), excess)
         gone = [segment for segment in going if _deleted(segment.path)]
         self._report(gone)
         if self._drop_orphans() or gone:
@@ -162,30 +185,28 @@ class SegmentRetention:
                     folder.rmdir()
         return len(gone)
 
-    def _found(self) -> tuple[list[_Kept], int]:
-        """The gateway's finished segments, and the bytes of those that are being written."""
-        segments, being_written = [], 0
-        for folder in self.directory.glob(DAYS):
-            with contextlib.suppress(OSError), os.scandir(folder) as entries:
-                found = {entry.name: entry for entry in entries}
-                for name, entry in found.items():
-                    parsed = SegmentName.read(name)
-                    if parsed is None or not self._is_ours(parsed):
-                        continue
-                    with contextlib.suppress(OSError):  # another process has renamed or deleted it
-                        state = entry.stat()
-                        if name.startswith("."):
-                            being_written += state.st_size
-                        else:
-                            is_needed = self.ships and mark_name(name) not in found
-                            segments.append(_Kept(entry.path, state.st_size, state.st_mtime, is_needed))
-        return segments, being_written
+    def _ours(self) -> Iterator[SegmentFile]:
+        """The gateway's segments."""
+        for day in self.directory.glob(DAYS):
+            with contextlib.suppress(OSError):
+                for segment in segment_files(day):
+                    name = segment.parsed
+                    if name.impl == self.impl and of_gateway(name.node) == of_gateway(self.node):
+                        yield segment
 
-    def _is_ours(self, name: SegmentName) -> bool:
-        return name.impl == self.impl and of_gateway(name.node) == of_gateway(self.node)
+    def _needs(self, segment: SegmentFile) -> bool:
+        return self.ships and not segment.is_shipped
 
-    def _report(self, gone: list[_Kept]) -> None:
-        unshipped = [segment for segment in gone if segment.is_needed]
+    def _oldest(self, segments: Iterable[SegmentFile], excess: int) -> Iterator[SegmentFile]:
+        """So many that they are this many bytes together; those that are needed come last."""
+        for segment in sorted(segments, key=lambda each: (self._needs(each), each.written_at, each.path)):
+            if excess <= 0:
+                return
+            yield segment
+            excess -= segment.size
+
+    def _report(self, gone: list[SegmentFile]) -> None:
+        unshipped = [segment for segment in gone if self._needs(segment)]
         if unshipped:
             self.lost += len(unshipped)
             log.error(
@@ -206,19 +227,10 @@ class SegmentRetention:
         return found
 
 
-def _oldest(segments: list[_Kept], excess: int) -> Iterator[_Kept]:
-    """So many that they are this many bytes together; those that are needed come last."""
-    for segment in sorted(segments, key=lambda each: (each.is_needed, each.written_at, each.path)):
-        if excess <= 0:
-            return
-        yield segment
-        excess -= segment.size
-
-
-def _deleted(path: str) -> bool:
+def _deleted(path: Path) -> bool:
     """Delete a segment; False if another process has done it, or it cannot be deleted."""
     try:
-        os.unlink(path)
+        path.unlink()
     except OSError:
         return False
     return True

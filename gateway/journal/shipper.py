@@ -24,7 +24,7 @@ import structlog
 
 from gateway.errors import GatewayError
 from gateway.journal.files import lock, sync_directory
-from gateway.journal.segments import DAYS, SegmentName, mark_name, mark_of
+from gateway.journal.segments import DAYS, SegmentFile, mark_of, segment_files
 
 log = structlog.get_logger("gateway.journal")
 
@@ -101,17 +101,6 @@ class ShipStats:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
-    path: Path
-    size: int
-    finished_at: float
-
-    @property
-    def name(self) -> str:
-        return f"{self.path.parent.name}/{self.path.name}"
-
-
 class _Outbox:
     """The finished segments of a directory that have no mark."""
 
@@ -120,39 +109,26 @@ class _Outbox:
         # Days where nothing waits, and when they had last changed: they are not listed again until they change.
         self._empty: dict[Path, int] = {}
 
-    def segments(self, *, marked_too: bool = False) -> list[_Segment]:
+    def segments(self, *, marked_too: bool = False) -> list[SegmentFile]:
         """Those that wait, the oldest first; with ``marked_too`` all finished ones."""
-        found: list[_Segment] = []
+        found: list[SegmentFile] = []
         days = list(self._directory.glob(DAYS))
         for day in days:
             with contextlib.suppress(OSError):  # somebody has deleted it
                 changed = day.stat()
                 if self._empty.get(day) == changed.st_mtime_ns and not marked_too:
                     continue
-                waiting = list(_finished(day, marked_too=marked_too))
+                waiting = [each for each in segment_files(day, shipped_too=marked_too) if not each.is_open]
                 found += waiting
                 if not waiting and time.time() - changed.st_mtime > _UNSETTLED:
                     self._empty[day] = changed.st_mtime_ns
         self._empty = {day: self._empty[day] for day in days if day in self._empty}
-        return sorted(found, key=lambda segment: (segment.finished_at, segment.name))
+        return sorted(found, key=lambda segment: (segment.written_at, segment.name))
 
 
-def _waiting(segments: Sequence[_Segment]) -> Waiting:
-    oldest_at = min((segment.finished_at for segment in segments), default=None)
+def _waiting(segments: Sequence[SegmentFile]) -> Waiting:
+    oldest_at = min((segment.written_at for segment in segments), default=None)
     return Waiting(len(segments), sum(segment.size for segment in segments), oldest_at)
-
-
-def _finished(day: Path, *, marked_too: bool) -> Iterator[_Segment]:
-    with os.scandir(day) as entries:
-        found = {entry.name: entry for entry in entries}
-    for name, entry in found.items():
-        if name.startswith(".") or SegmentName.read(name) is None:
-            continue
-        if not marked_too and mark_name(name) in found:
-            continue
-        with contextlib.suppress(OSError):
-            state = entry.stat()
-            yield _Segment(day / name, state.st_size, state.st_mtime)
 
 
 class Shipper:
@@ -241,7 +217,7 @@ class Shipper:
             # A segment that is finished meanwhile would wait anyway.
             self._ending.wait(min(before_retry, _LOOK))
 
-    def _look(self) -> list[_Segment]:
+    def _look(self) -> list[SegmentFile]:
         """Count what waits; returns what can be shipped."""
         segments, now = self._outbox.segments(), time.monotonic()
         aside = {segment.name for segment in segments if self._aside_until.get(segment.name, 0.0) > now}
@@ -253,7 +229,7 @@ class Shipper:
     def _count_waiting(self, ready: Waiting) -> None:
         self.stats = replace(self.stats, waiting=ready + self._aside)
 
-    def _attempt(self, segments: Sequence[_Segment]) -> float:
+    def _attempt(self, segments: Sequence[SegmentFile]) -> float:
         """Ship these; the seconds before the next attempt."""
         try:
             with self._locked() as is_ours:
@@ -266,7 +242,7 @@ class Shipper:
                     # Another process may have shipped it, before this one had the lock.
                     if not mark_of(segment.path).exists():
                         _ = self._ship_or_set_aside(segment)
-                    oldest_at = None if following is None else following.finished_at
+                    oldest_at = None if following is None else following.written_at
                     ready = Waiting(ready.segments - 1, ready.bytes - segment.size, oldest_at)
                     self._count_waiting(ready)
         except (ShipError, OSError) as error:
@@ -293,7 +269,7 @@ class Shipper:
 
     # In any thread.
 
-    def _ship_or_set_aside(self, segment: _Segment) -> SegmentError | None:
+    def _ship_or_set_aside(self, segment: SegmentFile) -> SegmentError | None:
         """Ship it; if that cannot be because of this segment alone, set it aside and return why."""
         try:
             self._ship(segment)
@@ -316,7 +292,7 @@ class Shipper:
         finally:
             os.close(file)
 
-    def _ship(self, segment: _Segment) -> None:
+    def _ship(self, segment: SegmentFile) -> None:
         try:
             data = segment.path.read_bytes()
         except FileNotFoundError:
