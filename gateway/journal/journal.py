@@ -93,7 +93,7 @@ class Journal:
     @property
     def lost(self) -> int:
         """Segments that were deleted before they were shipped."""
-        return sum(writer.lost for writer in self._writers.values())
+        return sum(writer.files.retention.lost for writer in self._writers.values())
 
     @property
     def shipping(self) -> ShipStats:
@@ -141,7 +141,7 @@ class Journal:
         self._writers |= prepared.writers
         self._shippers |= prepared.shippers
         for writer in prepared.writers.values():
-            writer.start()
+            writer.files.start()
         for shipper in prepared.shippers.values():
             shipper.start()
         in_use: dict[str, str] = {}
@@ -206,7 +206,7 @@ class Journal:
         shipper = None if settings.ship.to is None else Shipper(directory, _target(virtual_host))
         on_finished = _ignore if shipper is None else shipper.wake
         writer = Writer(writer_settings, self.clock, os.getpid(), on_finished=on_finished)
-        writer.probe()
+        writer.files.probe()
         prepared.writers[directory] = writer
         if shipper is not None:
             prepared.shippers[directory] = shipper
@@ -263,7 +263,7 @@ class Journal:
         for directory, writer in self._writers.items():
             if not writer.close():
                 log.error(
-                    "journal not finished", directory=str(directory), lines=writer.pending, dropped=writer.dropped
+                    "journal not finished", directory=str(directory), lines=writer.files.pending, dropped=writer.dropped
                 )
         self._writers.clear()
         self._by_host.clear()

@@ -121,25 +121,8 @@ class Writer:
             settings.directory, settings.impl, settings.node, settings.retain, settings.retain_bytes,
             ships=settings.ship.to is not None,
         )  # fmt: skip
-        self._files = Files(retention, on_finished)
-
-    def probe(self) -> None:
-        """Make the directory. Raises `OSError` if it cannot be written."""
-        self._files.probe()
-
-    def start(self) -> None:
-        """Start writing."""
-        self._files.start()
-
-    @property
-    def pending(self) -> int:
-        """Lines handed over and not written yet."""
-        return self._files.pending
-
-    @property
-    def lost(self) -> int:
-        """Segments that were deleted before they were shipped."""
-        return self._files.retention.lost
+        # For who opens and closes the journal: it starts the thread, and tells what is not written yet.
+        self.files = Files(retention, on_finished)
 
     def next_session(self) -> int:
         """The number of a new session."""
@@ -154,7 +137,7 @@ class Writer:
 
     def flush(self) -> None:
         """Hand over what has collected. Called for every full batch, and a few times a second."""
-        events, files = self.events, self._files
+        events, files = self.events, self.files
         if not events:
             self._finish_when_old()
             return
@@ -185,7 +168,7 @@ class Writer:
             settings = self.settings
             name = SegmentName(settings.impl, settings.node, self.boot, self._process, self._segments)
             self._segments += 1
-            self._files.begin(name, at)
+            self.files.begin(name, at)
             yield schema.OpenLine(
                 at, 0, schema.VERSION, name.node, name.boot, name.pid, name.impl, settings.gateway,
                 name.number, settings.configuration,
@@ -200,7 +183,7 @@ class Writer:
 
     def _finish_segment(self) -> None:
         self._begun = None
-        self._files.finish()
+        self.files.finish()
 
     def close(self, within: float = 5.0) -> bool:
         """Write everything and the last line within that many seconds. Returns whether everything was written."""
@@ -209,4 +192,4 @@ class Writer:
         self.flush()
         if self._begun is not None:
             self._finish_segment()
-        return self._files.close(within)
+        return self.files.close(within)

@@ -72,11 +72,11 @@ def open_journal(settings: TapSettings) -> TapJournal:
     )  # fmt: skip
     writer = Writer(writer_settings, Clock(), os.getpid())
     try:
-        writer.probe()
+        writer.files.probe()
         key = users_key(settings.directory, None) if settings.hashes_users else None
     except OSError as error:
         raise JournalError(str(settings.directory), error.strerror or str(error)) from error
-    writer.start()
+    writer.files.start()
     journal = VirtualHostJournal(
         writer, UserNames(key), DestinationNames(), settings.by_message, 1.0, settings.peers, ()
     )
@@ -182,7 +182,7 @@ class TapServer:
             connection.stop()
         await self._end_all()
         if not self._writer.close():
-            log.error("journal not finished", lines=self._writer.pending, dropped=self._writer.dropped)
+            log.error("journal not finished", lines=self._writer.files.pending, dropped=self._writer.dropped)
         log.info(
             "tap stopped", connections=self.connections, unreadable=self.unreadable, lines=self._writer.lines,
             dropped=self._writer.dropped,

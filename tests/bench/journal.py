@@ -66,8 +66,8 @@ def _writer_cost() -> float:
     try:
         clock = Clock()
         writer = Writer(WriterSettings(folder, "bench"), clock, 1)
-        writer.probe()
-        writer.start()
+        writer.files.probe()
+        writer.files.start()
         before = _cpu()
         for number in range(_WRITER_EVENTS):
             line = SendLine(clock.time, 0, 17, "/", "app1", "/queue/orders", "queue", number, 256, 4, True, False, True)
@@ -75,7 +75,7 @@ def _writer_cost() -> float:
             if len(writer.events) >= BATCH:
                 clock.tick()
                 writer.flush()
-                while writer.pending > BATCH * 64:
+                while writer.files.pending > BATCH * 64:
                     time.sleep(0.0005)
         if not writer.close(60) or writer.dropped:
             raise AssertionError("the writer did not write everything")

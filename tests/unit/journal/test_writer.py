@@ -53,8 +53,8 @@ def writer_in(
 ) -> Writer:
     settings = WriterSettings(directory, "node-1", rotate_bytes, rotate_after)
     found = Writer(settings, clock, os.getpid(), pending)
-    found.probe()
-    found.start()
+    found.files.probe()
+    found.files.start()
     return found
 
 
@@ -175,7 +175,7 @@ def test_a_stuck_disk_costs_events_which_are_counted_and_no_waiting(
 ) -> None:
     writer = writer_in(tmp_path, clock, pending=4 * BATCH)
     put(writer, 10 * BATCH)
-    assert writer.pending <= 4 * BATCH
+    assert writer.files.pending <= 4 * BATCH
     assert writer.dropped >= 6 * BATCH
     stuck.set()
     assert writer.close()
@@ -308,7 +308,7 @@ def test_a_directory_that_cannot_be_written_is_an_error_at_once(tmp_path: Path, 
 def test_the_segment_of_a_living_writer_is_left_alone(tmp_path: Path, clock: ManualClock) -> None:
     writer = writer_in(tmp_path, clock)
     put(writer, BATCH)
-    wait_for(lambda: writer.pending == 0)
+    wait_for(lambda: writer.files.pending == 0)
     assert not _recovers(tmp_path, "node-1")
     assert writer.close()
     assert len(segments(tmp_path)) == 1
@@ -318,7 +318,7 @@ def test_a_directory_that_is_removed_is_made_again(tmp_path: Path, clock: Manual
     directory = tmp_path / "journal"
     writer = writer_in(directory, clock, rotate_after=1)
     put(writer, BATCH)
-    wait_for(lambda: writer.pending == 0)
+    wait_for(lambda: writer.files.pending == 0)
     shutil.rmtree(directory)
     clock.now += 2_000_000
     put(writer, BATCH)
@@ -389,7 +389,7 @@ def test_old_segments_are_deleted_while_the_disk_is_full(
         patch.setattr(os, "write", full)
         put(writer, BATCH)
         os.utime(old, (1, 1))
-        wait_for(lambda: writer.pending == 0)
+        wait_for(lambda: writer.files.pending == 0)
     assert writer.close()
 
 
@@ -411,8 +411,8 @@ def test_so_much_waits_for_the_disk_and_no_more(tmp_path: Path, clock: ManualClo
     settings = WriterSettings(tmp_path, "node-1")
     many, large = Writer(settings, clock, 1), Writer(settings, clock, 2)
     for writer, text, lines_taken in ((many, "x", 127 * BATCH), (large, "x" * 20_000, 4 * BATCH)):
-        writer.probe()
-        writer.start()
+        writer.files.probe()
+        writer.files.start()
         batch = [ErrorLine(clock.time, 0, text)] * BATCH
         for _ in range(lines_taken // BATCH + 3):
             writer.events.extend(batch)
@@ -431,8 +431,8 @@ def test_gateways_that_start_at_the_same_moment_do_not_disturb_each_other(tmp_pa
         for _ in range(20):
             writer = Writer(WriterSettings(tmp_path, "node-1"), clock, 1)
             try:
-                writer.probe()
-                writer.start()
+                writer.files.probe()
+                writer.files.start()
             except OSError as error:
                 failures.append(error)
             else:
