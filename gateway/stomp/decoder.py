@@ -556,7 +556,9 @@ class Decoder:
         return frame
 
     def _oversized(self, head: _Head | None) -> OversizedFrame:
-        """The frame handed out for a SEND that is too large.
+        """Decide about a frame that exceeds the limit: the frame that is handed out for a SEND that is too large.
+
+        The fast paths leave every such frame to ``_slow_frame``.
 
         Raises:
             FrameError: such a SEND is an error, or the frame is not a SEND, or its headers are too large.
