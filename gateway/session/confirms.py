@@ -39,6 +39,12 @@ published it, what the observer's counter returned for it (``sent_at``), the bod
 two are there to publish it again if the link is lost; the body is None once the broker has returned the message, and
 in a session that does not outlive its link. A plain tuple, since one is made for every message."""
 
+# Places in it.
+_RECEIPT: Final = 0
+_CACHED: Final = 1
+_SIZE: Final = 2
+_BODY: Final = 5
+
 
 class PublisherConfirms:
     """The unconfirmed messages of one session, in the order of publishing."""
@@ -143,7 +149,7 @@ class PublisherConfirms:
             message = unconfirmed.pop(sequence, None)
             if message is None:
                 return []
-            self.unconfirmed_bytes -= message[2]
+            self.unconfirmed_bytes -= message[_SIZE]
             return [message]
         # The messages of a multiple stand in front, since the dictionary is in publishing order. They are taken out
         # afterwards: to look for the first entry again after each removal would walk over all the holes before.
@@ -153,7 +159,7 @@ class PublisherConfirms:
                 break
             confirmed.append(each)
         messages = [unconfirmed.pop(each) for each in confirmed]
-        self.unconfirmed_bytes -= sum([message[2] for message in messages])
+        self.unconfirmed_bytes -= sum([message[_SIZE] for message in messages])
         return messages
 
     def refuse(self, sequence: int, *, multiple: bool, declared_only: bool) -> None:
@@ -165,21 +171,21 @@ class PublisherConfirms:
         numbers = [each for each in self._unconfirmed if each <= sequence] if multiple else [sequence]
         for each in numbers:
             message = self._unconfirmed.get(each)
-            if message is None or _is_refused_for_good(message) or (declared_only and message[1].queue is None):
+            if message is None or _is_refused_for_good(message) or (declared_only and message[_CACHED].queue is None):
                 continue
             self._refused[each] = self._unconfirmed.pop(each)
 
     @property
     def refused_queues(self) -> tuple[str, ...]:
         """The names of the queues that the messages are for which the broker did not take for now."""
-        queues = [message[1].queue for message in self._refused.values()]
+        queues = [message[_CACHED].queue for message in self._refused.values()]
         return tuple(dict.fromkeys(queue.name for queue in queues if queue is not None))
 
     def take_refused(self) -> list[Unconfirmed]:
         """Take out what the broker did not take, in the order of publishing."""
         messages = [message for _, message in sorted(self._refused.items(), key=_number)]
         self._refused.clear()
-        self.unconfirmed_bytes -= sum(message[2] for message in messages)
+        self.unconfirmed_bytes -= sum(message[_SIZE] for message in messages)
         return messages
 
     def take_returned(self, returned: Return) -> Unconfirmed | None:
@@ -214,7 +220,7 @@ class PublisherConfirms:
         route = returned.exchange, returned.routing_key
         self._returning.add(route)
         for each, message in tuple(self._unconfirmed.items()):
-            cached, body = message[1], message[5]
+            cached, body = message[_CACHED], message[_BODY]
             if each >= sequence and body is not None and (cached.exchange, cached.routing_key) == route:
                 self._refused[each] = self._unconfirmed.pop(each)
 
@@ -224,17 +230,17 @@ class PublisherConfirms:
         The first unconfirmed message that fits is the one, because a channel works in order.
         """
         blamed = self._blamed(text)
-        return self._unconfirmed[blamed[0]][0] if blamed else None
+        return self._unconfirmed[blamed[0]][_RECEIPT] if blamed else None
 
     def receipt_of_declaration(self, queue: str) -> bytes | None:
         """The receipt of the first message for a queue, whose declaration was refused."""
         messages = self._unconfirmed.values()
-        return next((each[0] for each in messages if (spec := each[1].queue) and spec.name == queue), None)
+        return next((each[_RECEIPT] for each in messages if (spec := each[_CACHED].queue) and spec.name == queue), None)
 
     def take_blamed(self, text: str) -> list[Unconfirmed]:
         """Take out what made the broker close the channel, as far as its text tells, and what would do it again."""
         messages = [self._unconfirmed.pop(each) for each in self._blamed(text)]
-        self.unconfirmed_bytes -= sum(message[2] for message in messages)
+        self.unconfirmed_bytes -= sum(message[_SIZE] for message in messages)
         return messages
 
     def _blamed(self, text: str) -> list[int]:
@@ -250,7 +256,9 @@ class PublisherConfirms:
     @property
     def are_for_predeclared_exchanges(self) -> bool:
         """Whether there are any, and the exchange of each is there as long as its virtual host is."""
-        return bool(self._unconfirmed) and all(each[1].exchange in _PREDECLARED for each in self._unconfirmed.values())
+        return bool(self._unconfirmed) and all(
+            each[_CACHED].exchange in _PREDECLARED for each in self._unconfirmed.values()
+        )
 
 
 def _number(item: tuple[int, Unconfirmed]) -> int:
@@ -258,7 +266,7 @@ def _number(item: tuple[int, Unconfirmed]) -> int:
 
 
 def _is_refused_for_good(message: Unconfirmed) -> bool:
-    queue = message[1].queue
+    queue = message[_CACHED].queue
     return queue is not None and str(queue.arguments.get("x-overflow", "")).startswith("reject-publish")
 
 

@@ -388,11 +388,6 @@ class Publisher:
         context.holds.discard(Hold.BROKER_BLOCKED)
         context.operation_done()
 
-    def waits_no_longer(self, operation: ops.Operation | None) -> None:
-        """The broker has refused an operation: if it was for the channel, the session waits for no alarm."""
-        if isinstance(operation, ops.PreparePublisher):
-            self._context.holds.discard(Hold.BROKER_BLOCKED)
-
     def set_blocked(self, blocked: bool) -> None:
         """See `Session.set_blocked`."""
         self._blocked = blocked

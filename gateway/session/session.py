@@ -484,7 +484,9 @@ class Session:
             return
         if event.code == _ACCESS_REFUSED and self._publisher.ask_for_name(operation):
             return
-        self._publisher.waits_no_longer(operation)
+        if isinstance(operation, ops.PreparePublisher):
+            # The end of an alarm is not waited for any longer.
+            self.holds.discard(Hold.BROKER_BLOCKED)
         frame = context.operation_failed()
         receipt = context.receipt_of(frame)
         if not event.of_publish and frame is not None and frame.command in _SENDS and context.keeps_after_send_error:

@@ -73,14 +73,6 @@ class SubscribeRequest:
         return "x-stream-offset" in self.arguments or declared.get(QUEUE_TYPE) == "stream"
 
 
-@dataclass(frozen=True, slots=True)
-class UnsubscribeRequest:
-    """A valid UNSUBSCRIBE. ``description`` names the subscription in an ERROR."""
-
-    tag: bytes
-    description: bytes
-
-
 def read_subscribe(
     headers: Mapping[bytes, bytes],
     fresh_queue_name: bytes,
@@ -148,8 +140,8 @@ def _consumed(
     return queue.name, (name_for_broker(b"destination", exchange), name_for_broker(b"destination", key))
 
 
-def read_unsubscribe(headers: Mapping[bytes, bytes]) -> UnsubscribeRequest:
-    """Read the headers of UNSUBSCRIBE (STOMP 1.2, "UNSUBSCRIBE").
+def read_unsubscribe(headers: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
+    """Read the headers of UNSUBSCRIBE (STOMP 1.2, "UNSUBSCRIBE"): the subscription's tag, and its name in an ERROR.
 
     Raises:
         StompError: when they name no subscription, or a reply queue.
@@ -161,10 +153,10 @@ def read_unsubscribe(headers: Mapping[bytes, bytes]) -> UnsubscribeRequest:
     if identifier is not None:
         if identifier.startswith(TEMP_QUEUE):
             raise error_frames.temporary_unsubscribe()
-        return UnsubscribeRequest(b"T_" + identifier, b"id='%b'" % identifier)
+        return b"T_" + identifier, b"id='%b'" % identifier
     if text is None:
         raise error_frames.missing_subscription_name()
-    return UnsubscribeRequest(b"Q_" + text, b"destination='%b'" % text)
+    return b"Q_" + text, b"destination='%b'" % text
 
 
 def queue_to_delete(
@@ -256,10 +248,10 @@ class SubscribeHandler:
         """UNSUBSCRIBE."""
         context = self._context
         headers = context.headers(frame)
-        request = read_unsubscribe(headers)
-        subscription = context.subscriptions.get(request.tag)
+        tag, description = read_unsubscribe(headers)
+        subscription = context.subscriptions.get(tag)
         if subscription is None:
-            raise error_frames.no_subscription(request.description)
+            raise error_frames.no_subscription(description)
         delete = queue_to_delete(subscription, headers, context.settings, context.destination_rules)
         context.settle_if_writable()
         if context.observer is not None:

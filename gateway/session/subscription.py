@@ -175,24 +175,19 @@ class Subscription:
     @property
     def stats(self) -> TrafficCounter:
         """What went to the client so far."""
-        ledger = self.ledger
-        before = self._stats_before
+        ledger, before, settled = self.ledger, self._stats_before, self.ledger.settled_by_client
         if self._stopped_at is not None:
             stats, settled_before = self._stopped_at
-            settled = 0 if self.mode is AckMode.AUTO else ledger.settled_by_client - settled_before
+            settled = 0 if self.mode is AckMode.AUTO else settled - settled_before
             requeued, discarded = before.requeued + ledger.requeued, before.discarded + ledger.discarded
             refused = requeued - stats.requeued + discarded - stats.discarded
-            return TrafficCounter(
-                delivered=stats.delivered,
-                delivered_bytes=stats.delivered_bytes,
-                redelivered=stats.redelivered,
+            return replace(
+                stats,
                 outstanding=max(0, stats.outstanding - settled),
                 acknowledged=stats.acknowledged + settled - refused,
                 requeued=requeued,
                 discarded=discarded,
-                filtered=stats.filtered,
             )
-        settled = ledger.settled_by_client
         return TrafficCounter(
             delivered=before.delivered + ledger.last_tag - ledger.dropped - ledger.filtered,
             delivered_bytes=self._body_bytes,
