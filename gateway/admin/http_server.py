@@ -333,7 +333,8 @@ class AdminHttpServer:
             mistakes = [asdict(mistake) for mistake in refused.mistakes]
             return json_answer({"error": str(refused), "file": refused.file, "mistakes": mistakes}, 422)
         restart = [{"key": key, "in_use": value} for key, value in done.restart.items()]
-        return json_answer({"changes": done.changes, "restart": restart})
+        warnings = [str(warning) for warning in self._view.gateway.config.warnings]
+        return json_answer({"changes": done.changes, "restart": restart, "warnings": warnings})
 
     async def _get_config(self, request: web.Request) -> web.Response:
         check_parameters(request.query)

@@ -20,7 +20,7 @@ _TIME: Final = slice(11, 23)
 
 
 def reload(options: Namespace) -> None:
-    """Ask for a reload, and print what has changed and what needs a restart.
+    """Ask for a reload, and print what has changed, what needs a restart, and what is likely to be wrong.
 
     Raises:
         UsageError: an option has no meaning.
@@ -39,6 +39,9 @@ def reload(options: Namespace) -> None:
         print("needs a restart; until then the old value stays in use:")
         for each in restart:
             print(f"  {clean(each['key'])}: {clean(each['in_use'])}")
+    # An older gateway names none.
+    for warning in answer.get("warnings", ()):
+        print(f"warning: {clean(warning)}")
 
 
 def show_config(options: Namespace) -> None:

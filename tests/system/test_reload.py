@@ -245,12 +245,13 @@ async def test_the_journal_changes_for_new_sessions(broker_url: str, tmp_path: P
         await until(text, lambda found: '"disconnect"' in found)
         document["defaults"] |= {"journal": journal | {"rotate_bytes": "9MiB"}}
         answer = (await asked(process, document)).json
-        assert answer == {"changes": [], "restart": [{"key": "defaults.journal.rotate_bytes", "in_use": str(8 << 20)}]}
+        waiting = [{"key": "defaults.journal.rotate_bytes", "in_use": str(8 << 20)}]
+        assert answer == {"changes": [], "restart": waiting, "warnings": []}
         shipping = {"retain_bytes": "1GiB", "ship": {"to": "/nowhere"}}
         document["defaults"] |= {"journal": journal | shipping}
         answer = (await asked(process, document)).json
         waiting = [{"key": f"defaults.journal.{key}", "in_use": "null"} for key in shipping]
-        assert answer == {"changes": [], "restart": waiting}
+        assert answer == {"changes": [], "restart": waiting, "warnings": []}
 
 
 # Listeners.
@@ -405,11 +406,20 @@ async def test_what_needs_a_restart_is_named_with_the_value_in_use_until_it_is_c
     process.rewrite(document | {"admin": "127.0.0.1:15999"})
     for _ in range(2):
         answer = await (await admin_of(process)).ask("/api/reload", "POST")
-        assert answer.json == {"changes": [], "restart": [{"key": "admin.address", "in_use": "127.0.0.1:0"}]}
+        waiting = [{"key": "admin.address", "in_use": "127.0.0.1:0"}]
+        assert answer.json == {"changes": [], "restart": waiting, "warnings": []}
     printed = await asyncio.to_thread(command, process)
     assert "needs a restart" in printed.stdout
     assert "admin.address: 127.0.0.1:0" in printed.stdout
-    assert (await asked(process, document)).json == {"changes": [], "restart": []}
+    assert (await asked(process, document)).json == {"changes": [], "restart": [], "warnings": []}
+
+
+async def test_an_answer_has_what_check_warns_of(process: GatewayProcess, document: dict[str, Any]) -> None:
+    document["defaults"] |= {"certificate_users": {"users": {"CN=app": {"login": "guest", "passcode": "guest"}}}}
+    [warning] = (await asked(process, document)).json["warnings"]
+    assert "This has no effect" in warning
+    printed = await asyncio.to_thread(command, process)
+    assert f"warning: {warning}" in printed.stdout
 
 
 async def test_users_and_tls_of_the_admin_listener_change_and_only_its_users_may_reload(
