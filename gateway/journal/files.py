@@ -62,7 +62,7 @@ class _SegmentFile:
         with contextlib.ExitStack() as on_failure:
             file = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, _FILE_MODE)
             on_failure.callback(os.close, file)
-            if not lock(file) or not _is_at(file, self._path):
+            if lock(file) is False or not _is_at(file, self._path):
                 return None
             os.fchmod(file, _FILE_MODE)
             on_failure.pop_all()
@@ -247,7 +247,7 @@ def recover(directory: Path, node: str | None) -> dict[Path, OSError]:
 
 def _recover_one(path: Path, name: SegmentName, *, needs_lock: bool) -> None:
     with _opened_to_finish(path) as file:
-        is_locked = _lock(file.fileno())
+        is_locked = lock(file.fileno())
         if is_locked is False or not _is_at(file.fileno(), path):
             return
         if is_locked is None and needs_lock:
@@ -275,13 +275,12 @@ def _opened_to_finish(path: Path) -> BinaryIO:
         return path.open("rb")
 
 
-def lock(file: int) -> bool:
-    """Lock an open file until it is closed, or its process ends; False if another one has locked it."""
-    return _lock(file) is not False
+def lock(file: int) -> bool | None:
+    """Lock an open file until it is closed, or its process ends.
 
-
-def _lock(file: int) -> bool | None:
-    """The same; None if this file system has no locks."""
+    Returns:
+        False if another one has locked it, None if this file system has no locks.
+    """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -204,7 +204,7 @@ class Journal:
             __version__, configuration, settings.retain_bytes, settings.ship,
         )  # fmt: skip
         shipper = None if settings.ship.to is None else Shipper(directory, _target(virtual_host))
-        on_finished = _ignore if shipper is None else shipper.wake
+        on_finished = (lambda: None) if shipper is None else shipper.wake
         writer = Writer(writer_settings, self.clock, os.getpid(), on_finished=on_finished)
         writer.files.probe()
         prepared.writers[directory] = writer
@@ -298,7 +298,3 @@ def _target(virtual_host: VirtualHost) -> ShipTarget:
 def _as_text(value: object) -> str:
     """A value of a key, as a file writes it."""
     return "null" if value is None else str(value)
-
-
-def _ignore() -> None:
-    """Nobody wants to know."""

@@ -288,7 +288,7 @@ class Shipper:
         """Whether this process is the one that ships the directory."""
         file = os.open(self._directory / LOCK_NAME, os.O_CREAT | os.O_RDWR, _FILE_MODE)
         try:
-            yield lock(file)
+            yield lock(file) is not False
         finally:
             os.close(file)
 

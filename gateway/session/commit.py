@@ -15,7 +15,8 @@ from gateway.session.confirms import Commit
 from gateway.session.context import Hold, SessionContext, State
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.publish import Publisher
-from gateway.session.subscription import Settlement, Subscription
+from gateway.session.subscription import Subscription
+from gateway.session.subscriptions import Settlement
 from gateway.session.transactions import Transaction
 from gateway.stomp.frame import Frame
 

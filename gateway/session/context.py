@@ -29,7 +29,8 @@ from gateway.session.selective_subscription import (
     Selection,
     SelectiveSubscription,
 )
-from gateway.session.subscription import Subscription, Subscriptions
+from gateway.session.subscription import Subscription
+from gateway.session.subscriptions import Subscriptions
 from gateway.session.traffic import SessionTraffic
 from gateway.session.transactions import OpenTransactions
 from gateway.stomp.frame import Frame, encode_receipt

@@ -7,13 +7,13 @@ for an ERROR.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import StompError
-from gateway.session.queues import Argument, QueueSpec
+from gateway.session.queues import QueueSpec
+from gateway.session.subscription import Subscribe as Subscribe  # noqa: PLC0414 - it is one of these, too
 from gateway.session.subscription import Subscription
 
 
@@ -54,38 +54,6 @@ class PreparePublisher:
         """See at the top."""
         name = "" if self.queue is None else f", and to declare the queue '{self.queue.name}'"
         return f"to open a channel for messages{name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Subscribe:
-    """Open a channel for a subscription, declare its queue, consume, bind. Answered by Subscribed or OperationFailed.
-
-    ``queue`` is declared when given; ``queue_name`` is consumed (empty: the declared one). ``binding`` is the exchange
-    and the routing key, or None. ``arguments`` are those of basic.consume. ``prefetch`` 0 asks for no limit.
-    ``is_stream``: the client or the operator asks for a stream.
-    """
-
-    subscription: Subscription
-    queue: QueueSpec | None
-    queue_name: str
-    binding: tuple[str, str] | None
-    prefetch: int
-    arguments: Mapping[str, Argument] = field(default_factory=dict)
-    is_stream: bool = False
-
-    @property
-    def purpose(self) -> str:
-        """See at the top."""
-        return f"to start a subscription to '{self.subscription.destination.decode(errors='replace')}'"
-
-    @property
-    def needs_pausable_link(self) -> bool:
-        """Whether the gateway may have to stop reading from the broker when the client is slow.
-
-        Nothing else bounds the messages when there is no prefetch, or when the queue is a stream, which takes no
-        message back.
-        """
-        return not self.prefetch or self.is_stream
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,6 +224,6 @@ class PendingOperations:
                 each.answers.clear()
                 each.is_started = False
             request = None if each.is_started or each.subscription is None else each.subscription.request
-            if isinstance(request, ops.Subscribe):
+            if request is not None:
                 # As after a loss: a queue that was declared before may be gone.
                 each.operation = request

@@ -254,7 +254,7 @@ def rename_queue(context: SessionContext, subscription: Subscription) -> bool:
     time after it is back: a queue that was declared again under its old name goes, too, and its consumer is not told.
     """
     request = subscription.request
-    if not isinstance(request, ops.Subscribe) or request.queue is None or request.binding is None:
+    if request is None or request.queue is None or request.binding is None:
         return False
     queue = request.queue
     if queue.durable or not queue.name.startswith(SUBSCRIPTION_QUEUE.decode()):
@@ -270,21 +270,18 @@ def _consumes_its_queue(subscription: Subscription) -> bool:
     A queue that was perhaps declared and never consumed is declared again under its name: RabbitMQ deletes an
     auto-delete queue with its last consumer, and so one that never had any stays for ever.
     """
-    request = subscription.request
-    return isinstance(request, ops.Subscribe) and subscription.queue == request.queue_name
+    return subscription.request is not None and subscription.queue == subscription.request.queue_name
 
 
 def is_exclusive(subscription: Subscription) -> bool:
     """Whether a subscription's queue belongs to its session, which declares it again itself."""
-    request = subscription.request
-    return isinstance(request, ops.Subscribe) and request.queue is not None and request.queue.exclusive
+    queue = None if subscription.request is None else subscription.request.queue
+    return queue is not None and queue.exclusive
 
 
 def request_of(subscription: Subscription) -> ops.Subscribe | None:
     """The operation that brings a subscription back; of a stream, from the first message that the client has not."""
     request = subscription.request
-    if not isinstance(request, ops.Subscribe):
-        return None
-    if subscription.next_offset is None:
+    if request is None or subscription.next_offset is None:
         return request
     return replace(request, arguments={**request.arguments, _STREAM_OFFSET: subscription.next_offset})

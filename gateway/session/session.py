@@ -649,6 +649,5 @@ _EVENTS: Final[dict[type[ops.Event], Callable[[Session, Any], None]]] = {
 
 def _outlives_consumers(subscription: Subscription) -> bool:
     """Whether the queue of a subscription surely lives on without a consumer."""
-    request = subscription.request
-    queue = request.queue if isinstance(request, ops.Subscribe) else None
+    queue = None if subscription.request is None else subscription.request.queue
     return queue is not None and not queue.auto_delete and not queue.exclusive

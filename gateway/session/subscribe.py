@@ -30,7 +30,8 @@ from gateway.session.queues import (
     subscribed_queue,
     subscription_queue,
 )
-from gateway.session.subscription import Settlement, Subscription
+from gateway.session.subscription import Subscription
+from gateway.session.subscriptions import Settlement
 from gateway.session.transactions import size_of
 from gateway.stomp.decoder import Decoder
 from gateway.stomp.frame import AckFrame, Frame

@@ -10,7 +10,7 @@ from typing import Final
 
 from gateway.config.virtual_host import TransactionLimits
 from gateway.session import error_frames
-from gateway.session.subscription import Settlement
+from gateway.session.subscriptions import Settlement
 from gateway.stomp.frame import Frame
 
 # The memory of a frame besides its bytes. Without it a hundred transactions of ten thousand empty frames would be free.

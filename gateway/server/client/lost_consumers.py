@@ -277,5 +277,5 @@ class LostConsumers:
 def _queue_of(subscription: Subscription) -> str:
     """The queue of a subscription, perhaps before the answer to its SUBSCRIBE has had its turn."""
     request = subscription.request
-    named = request.queue_name if isinstance(request, ops.Subscribe) else ""
+    named = "" if request is None else request.queue_name
     return named or subscription.queue

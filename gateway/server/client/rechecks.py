@@ -26,7 +26,6 @@ from gateway.server.broker.login_links import LoginLinks
 from gateway.server.fault_boundary import FaultOwner
 from gateway.server.paced_work import PacedWork
 from gateway.server.stats import GatewayStats
-from gateway.session import ops
 from gateway.session.subscription import Subscription
 
 log = structlog.get_logger("gateway.broker")
@@ -224,7 +223,7 @@ async def _consumed_by(login: _Login) -> dict[_Consumed, _Consumers]:
 
 def _consumed(subscriptions: Iterable[Subscription]) -> Iterator[tuple[Subscription, _Consumed]]:
     for subscription in subscriptions:
-        if isinstance(subscription.request, ops.Subscribe) and not subscription.is_lost:
+        if subscription.request is not None and not subscription.is_lost:
             queue = next((prefix for prefix in _GENERATED if subscription.queue.startswith(prefix)), subscription.queue)
             yield subscription, _Consumed(queue, subscription.request.binding)
 

@@ -12,7 +12,8 @@ from gateway.session.context import SessionContext
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.queues import QueueSpec
 from gateway.session.subscribe import AckHandler
-from gateway.session.subscription import Subscription, Subscriptions
+from gateway.session.subscription import Subscription
+from gateway.session.subscriptions import Subscriptions
 from tests.support.playbook import OF_STREAM, TO_QUEUE, Playbook, deliver, settlements_in_words, stomp
 
 SESSION = b"session-x"

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.destinations import DestinationKind
-from gateway.session.subscription import Subscription, Subscriptions
+from gateway.session.subscription import Subscription
+from gateway.session.subscriptions import Subscriptions
 from gateway.session.traffic import OTHER, TrafficByDestination, TrafficCounter
 from tests.support.playbook import Playbook
 

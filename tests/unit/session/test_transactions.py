@@ -5,7 +5,8 @@ import pytest
 from gateway.config.virtual_host import TransactionLimits
 from gateway.errors import StompError
 from gateway.session.delivery_ledger import AckMode
-from gateway.session.subscription import Settlement, Subscription
+from gateway.session.subscription import Subscription
+from gateway.session.subscriptions import Settlement
 from gateway.session.transactions import OpenTransactions
 from gateway.stomp.frame import Frame, HeaderBlock
 from tests.support.playbook import deliver, settlements_in_words

@@ -1,0 +1,209 @@
+"""The subscriptions of a session by their tags, and the acknowledgements that settle what they have delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Final, NamedTuple
+
+from gateway.pieces import Body
+from gateway.session.delivery_ledger import AckMode
+from gateway.session.destinations import TEMP_QUEUE
+from gateway.session.subscription import PendingAutoAcks, Subscription
+from gateway.session.traffic import TrafficByDestination
+
+_TEMP_TAG: Final = b"T_" + TEMP_QUEUE
+
+# Subscriptions of a session that have ended, and whose messages the client may still settle.
+_MOST_LEFT: Final = 16
+
+# So many subscriptions of a session that is over are let go of at a time.
+_AT_ONCE: Final = 200
+
+
+class Settlement(NamedTuple):
+    """One ACK or NACK: the delivery that it names, and whether a NACK requeues; ``requeue`` is None for an ACK.
+
+    ``number`` is the delivery as the client names it; 0 means everything delivered so far. ``counts`` is as for
+    `DeliveryLedger.refuse`.
+    """
+
+    subscription: Subscription
+    number: int
+    ack_id: bytes
+    requeue: bool | None = None
+    counts: bool = False
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the delivery came on a channel that was lost. The broker delivers it again, under another number."""
+        return 0 < self.number <= self.subscription.base
+
+    @property
+    def tag(self) -> int:
+        """The delivery tag, on the subscription's present channel."""
+        return max(0, self.number - self.subscription.base)
+
+    @property
+    def is_acceptable(self) -> bool:
+        """Whether a client may send it: there is something to settle, or was until a channel was lost.
+
+        Under ack:auto the client has nothing to settle.
+        """
+        subscription = self.subscription
+        if subscription.mode is AckMode.AUTO:
+            return False
+        return self.is_lost or subscription.ledger.is_outstanding(self.tag)
+
+    def carry_out(self) -> None:
+        """Settle the delivery, unless an acknowledgement before this one did, or its channel is lost."""
+        if self.is_lost or not self.is_acceptable:
+            return
+        if self.requeue is None:
+            self.subscription.ledger.acknowledge(self.tag)
+        else:
+            self.subscription.ledger.refuse(self.tag, requeue=self.requeue, counts=self.counts)
+
+
+class Subscriptions:
+    """The subscriptions of one session, and those of them with settlements for the broker."""
+
+    __slots__ = ("_by_tag", "_left", "_output", "_to_settle", "auto_acks", "base", "past", "temp_queues")
+
+    def __init__(self, output: list[Body]) -> None:
+        self._output = output
+        self._by_tag: dict[bytes, Subscription] = {}
+        # Those that have ended and whose messages the client may still settle; with the highest number among these.
+        self._left: dict[Subscription, int] = {}
+        # The highest number in a message-id of a subscription that has ended.
+        self.base = 0
+        # The messages of subscriptions that have ended.
+        self.past = TrafficByDestination()
+        self.auto_acks = PendingAutoAcks()
+        self._to_settle: list[Subscription] = []
+        # The queue of each /temp-queue/<id> of this session.
+        self.temp_queues: dict[bytes, bytes] = {}
+
+    def __contains__(self, tag: bytes) -> bool:
+        return tag in self._by_tag
+
+    @property
+    def all(self) -> Collection[Subscription]:
+        """The active subscriptions."""
+        return self._by_tag.values()
+
+    def get(self, tag: bytes) -> Subscription | None:
+        """The subscription with this tag, if there is one."""
+        return self._by_tag.get(tag)
+
+    def is_current(self, subscription: Subscription) -> bool:
+        """Whether this very subscription is active under its tag."""
+        return self._by_tag.get(subscription.tag) is subscription
+
+    def find(self, tag: bytes, number: int) -> Subscription | None:
+        """The subscription that has delivered a message with this number; or else the active one with this tag."""
+        current = self._by_tag.get(tag)
+        if self._left and (current is None or 0 < number <= current.first_base):
+            for each, last in self._left.items():
+                if each.tag == tag and each.first_base < number <= last:
+                    return each
+        return current
+
+    def may_settle(self, subscription: Subscription) -> bool:
+        """Whether the client may settle what this very subscription has delivered."""
+        return self.is_current(subscription) or subscription in self._left
+
+    def may_leave(self, subscription: Subscription) -> bool:
+        """Whether a subscription has something to settle after its end. Few have, since each keeps its channel."""
+        return (
+            subscription.mode is not AckMode.AUTO
+            and not subscription.selects
+            and not subscription.is_stream
+            and not (subscription.is_lost or subscription.awaits_queue)
+            and subscription.ledger.outstanding > 0
+            and len(self._left) < _MOST_LEFT
+        )
+
+    def leave(self, subscription: Subscription) -> None:
+        """End a subscription whose messages the client may still settle."""
+        last = subscription.last_number
+        self.remove(subscription)
+        self._left[subscription] = last
+
+    def take_settled(self) -> Subscription | None:
+        """One of those that were left and have nothing to settle any more, handed out once."""
+        for subscription in self._left:
+            if subscription.ledger.outstanding == 0:
+                del self._left[subscription]
+                return subscription
+        return None
+
+    def add(self, subscription: Subscription, queue_name: str) -> None:
+        """Add a subscription whose consumer runs on this queue. Its messages wait for ``start``."""
+        self._by_tag[subscription.tag] = subscription
+        subscription.queue = queue_name
+        if subscription.tag.startswith(_TEMP_TAG):
+            self.temp_queues[subscription.tag[2:]] = queue_name.encode()
+
+    def start(self, subscription: Subscription) -> None:
+        """Let messages go to the client."""
+        subscription.start(self._output, self.auto_acks)
+
+    def remove(self, subscription: Subscription) -> None:
+        """End a subscription. Its messages are discarded from now on."""
+        del self._by_tag[subscription.tag]
+        self.base = max(self.base, subscription.last_number)
+        if subscription.tag.startswith(_TEMP_TAG):
+            self.temp_queues.pop(subscription.tag[2:], None)
+        subscription.stop()
+        stats = subscription.stats
+        stats.outstanding = 0  # they return to their queue
+        self.past.counter(subscription.address, subscription.kind).add(stats)
+        if subscription in self.auto_acks.subscriptions:
+            self.auto_acks.subscriptions.remove(subscription)
+
+    def stop_deliveries(self) -> None:
+        """Discard the messages of all subscriptions from now on: the session is about to end."""
+        for subscription in self._by_tag.values():
+            subscription.stop()
+
+    def dismantle(self) -> Iterator[None]:
+        """Let go of all subscriptions, a part of them with each step: the session is over, and is counted."""
+        self.auto_acks.subscriptions.clear()
+        self._to_settle.clear()
+        self._left.clear()
+        while self._by_tag:
+            for _ in range(min(_AT_ONCE, len(self._by_tag))):
+                self._by_tag.popitem()
+            yield
+
+    # Settling.
+
+    def settle(self, settlement: Settlement) -> None:
+        """Carry out an acknowledgement."""
+        settlement.carry_out()
+        self.note_settled(settlement.subscription)
+
+    def note_settled(self, subscription: Subscription) -> None:
+        """There are settlements of a subscription for the broker. HOT: once per ACK, or once for many."""
+        to_settle = self._to_settle
+        if not to_settle or to_settle[-1] is not subscription:
+            to_settle.append(subscription)
+
+    def settle_auto_acks(self) -> None:
+        """Settle deliveries under ack:auto, once their bytes are on their way to the client."""
+        auto_acks = self.auto_acks
+        auto_acks.is_urgent = False
+        if auto_acks.subscriptions:
+            pending, auto_acks.subscriptions = auto_acks.subscriptions, []
+            for subscription in pending:
+                is_settled = subscription.settle_delivered()
+                (self._to_settle if is_settled else auto_acks.subscriptions).append(subscription)
+
+    def take_settlements(self) -> list[tuple[Subscription, bytes]]:
+        """The AMQP frames that settle deliveries, by subscription, since the last call."""
+        if not self._to_settle:
+            return []
+        taken, self._to_settle = self._to_settle, []
+        # A subscription may be in the list twice; the second time it has nothing more.
+        settlements = [(subscription, subscription.ledger.take_frames()) for subscription in taken]
+        return [(subscription, frames) for subscription, frames in settlements if frames]
