@@ -316,11 +316,12 @@ class DeliveryLog:
 class CorrelatedDeliveryStats(DeliveryStats):
     """Counts how long the messages of one subscription have waited."""
 
-    __slots__ = ("_is_acknowledged", "_waits", "published")
+    __slots__ = ("_is_acknowledged", "_waits", "properties", "published")
 
     def __init__(self, lines: SessionLines, subscription: CountedSubscription, fields: SubscriptionFields) -> None:
         super().__init__(lines, subscription, fields)
         self.published: int | None = None
+        self.properties = b""
         self._is_acknowledged = subscription.mode is not AckMode.AUTO
         self._waits = Latencies()
 
@@ -347,11 +348,12 @@ class CorrelatedDeliveryStats(DeliveryStats):
 class CorrelatedDeliveryLog(DeliveryLog):
     """Writes for each message of one subscription how long it has waited."""
 
-    __slots__ = ("published",)
+    __slots__ = ("properties", "published")
 
     def __init__(self, lines: SessionLines, subscription: CountedSubscription, fields: SubscriptionFields) -> None:
         super().__init__(lines, subscription, fields)
         self.published: int | None = None
+        self.properties = b""
 
     def delivered(self, tag: int, redelivered: bool, size: int) -> None:
         """See `DeliveryCounter`."""

@@ -248,7 +248,7 @@ class SessionContext:
         )
         if self.settings.topic_slashes == "dots_and_back":
             subscription.show_slashes()
-        if selector is not None and isinstance(subscription, SelectiveSubscription | CorrelatedSelectiveSubscription):
+        if selector is not None and isinstance(subscription, SelectiveSubscription):
             subscription.selection = Selection(selector)
         return subscription
 

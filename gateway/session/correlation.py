@@ -56,29 +56,20 @@ class CorrelatedCounter(DeliveryCounter, Protocol):
 
     published: int | None
     """When the messages that it is called for next were published, in microseconds since the epoch, if that is known"""
+    properties: bytes
+    """Where that was read; empty before."""
 
 
 class CorrelatedSubscription(Subscription):
     """A subscription whose counter, if it has one, learns when each message was published."""
 
-    __slots__ = ("_published", "_stamped")
-
-    # The properties that were read last, and what they say.
-    _stamped: bytes
-    _published: int | None
-
-    def set_counter(self, counter: DeliveryCounter | None) -> None:
-        """See `Subscription.set_counter`."""
-        self._stamped, self._published = b"", None
-        super().set_counter(counter)
+    __slots__ = ()
 
     def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: Body) -> None:
         """See `Subscription.deliver`. HOT: once per message, or once for many that are alike."""
-        if self._counter is not None:
-            if properties is not self._stamped:
-                self._published = _published(properties)
-                self._stamped = properties
-            cast(CorrelatedCounter, self._counter).published = self._published
+        counter = cast("CorrelatedCounter | None", self._counter)
+        if counter is not None and properties is not counter.properties:
+            counter.published, counter.properties = _published(properties), properties
         super().deliver(tag, redelivered, route, properties, body)
 
 

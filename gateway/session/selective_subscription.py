@@ -107,10 +107,10 @@ class Selection:
         self.is_selected = known
 
 
-class _Selective(Subscription):
-    """Looks at the headers of each message before it goes its way."""
+class SelectiveSubscription(Subscription):
+    """A `Subscription` with a selector: it looks at the headers of each message before it goes its way."""
 
-    __slots__ = ()
+    __slots__ = ("selection",)
 
     selects: ClassVar[bool] = True
 
@@ -158,16 +158,10 @@ class _Selective(Subscription):
         return True
 
 
-class SelectiveSubscription(_Selective):
-    """A `Subscription` with a selector."""
-
-    __slots__ = ("selection",)
-
-
-class CorrelatedSelectiveSubscription(_Selective, CorrelatedSubscription):
+class CorrelatedSelectiveSubscription(SelectiveSubscription, CorrelatedSubscription):
     """A `CorrelatedSubscription` with a selector."""
 
-    __slots__ = ("selection",)
+    __slots__ = ()
 
 
 def _verdicts_of(selector: Selector) -> BlockCache[bool]:
