@@ -1,20 +1,9 @@
 """One STOMP session: frames, deliveries and events in; bytes for the client and the broker, and operations, out.
 
 The server calls `Session`, reads the `SessionContext` that its parts share, and calls two of the parts: `Subscriptions`
-with each `Subscription`, for deliveries and their settling, and `PublisherConfirms`, which knows what is unanswered::
-
-    Session ─┬─ ConnectHandler      CONNECT, STOMP
-             ├─ TokenHandler        TOKEN
-             ├─ Publisher           SEND ── CachedPublish (one for each header block), PublisherConfirms
-             ├─ TransactionHandler  BEGIN, COMMIT, ABORT ── the Publisher
-             ├─ SubscribeHandler    SUBSCRIBE, UNSUBSCRIBE
-             ├─ AckHandler          ACK, NACK
-             ├─ RideThrough         the loss of a link
-             ├─ DisconnectHandler   DISCONNECT ── the PublisherConfirms and TransactionHandler that it waits for
-             └─ SessionContext      of all handlers ─┬─ Subscriptions ── Subscription ── DeliveryLedger
-                                                     └─ OpenTransactions
-
-`COMMANDS`, at the end of this file, maps state and command to the part that carries it out.
+with each `Subscription`, for deliveries and their settling, and `PublisherConfirms`, which knows what is unanswered.
+docs/architecture.md draws the parts. `COMMANDS`, at the end of this file, maps state and command to the part that
+carries it out.
 
 The server feeds a session and carries out what it asks for:
 
