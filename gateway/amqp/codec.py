@@ -25,16 +25,11 @@ FRAME_HEADER: Final = struct.Struct(">BHI")
 FRAME_OVERHEAD: Final = 8
 
 _BASIC: Final = 60
-_METHOD_FRAME: Final = struct.Struct(">BHIHH")
-_ACK_FRAME: Final = struct.Struct(">BHIHHQBB")
+_METHOD_FRAME: Final = struct.Struct(">BHII")
+_ACK_FRAME: Final = struct.Struct(">BHIIQBB")
 _CONTENT_HEADER: Final = struct.Struct(">BHIHHQ")
 _LENGTH: Final = struct.Struct(">I")
 _LONG_STRING: Final = b"S"
-
-_PUBLISH: Final = 40
-_ACK: Final = 80
-_REJECT: Final = 90
-_NACK: Final = 120
 
 # class and method as one number, for dispatch on received frames, and for what a close refuses
 PUBLISH: Final = 60 << 16 | 40
@@ -43,6 +38,7 @@ QUEUE_BIND: Final = 50 << 16 | 20
 CONSUME: Final = 60 << 16 | 20
 DELIVER: Final = 60 << 16 | 60
 ACK: Final = 60 << 16 | 80
+REJECT: Final = 60 << 16 | 90
 NACK: Final = 60 << 16 | 120
 RETURN: Final = 60 << 16 | 50
 CANCEL: Final = 60 << 16 | 30
@@ -57,17 +53,17 @@ _CONTENT_HEADER_START: Final = 12
 
 def encode_ack(channel: int, tag: int, *, multiple: bool) -> bytes:
     """Encode basic.ack: one frame. ``multiple`` means all deliveries up to the tag."""
-    return _ACK_FRAME.pack(METHOD, channel, 13, _BASIC, _ACK, tag, multiple, 0xCE)
+    return _ACK_FRAME.pack(METHOD, channel, 13, ACK, tag, multiple, 0xCE)
 
 
 def encode_nack(channel: int, tag: int, *, multiple: bool, requeue: bool) -> bytes:
     """Encode basic.nack, RabbitMQ's extension of reject: one frame. Without requeue, messages may be dead-lettered."""
-    return _ACK_FRAME.pack(METHOD, channel, 13, _BASIC, _NACK, tag, multiple | requeue << 1, 0xCE)
+    return _ACK_FRAME.pack(METHOD, channel, 13, NACK, tag, multiple | requeue << 1, 0xCE)
 
 
 def encode_reject(channel: int, tag: int, *, requeue: bool) -> bytes:
     """Encode basic.reject: one frame, for one delivery."""
-    return _ACK_FRAME.pack(METHOD, channel, 13, _BASIC, _REJECT, tag, requeue, 0xCE)
+    return _ACK_FRAME.pack(METHOD, channel, 13, REJECT, tag, requeue, 0xCE)
 
 
 def encode_publish(channel: int, exchange: bytes, routing_key: bytes, *, mandatory: bool = False) -> bytes:
@@ -78,7 +74,7 @@ def encode_publish(channel: int, exchange: bytes, routing_key: bytes, *, mandato
     """
     names = short_string(exchange, "exchange name") + short_string(routing_key, "routing key")
     payload = b"\0\0" + names + (b"\1" if mandatory else b"\0")
-    return _METHOD_FRAME.pack(METHOD, channel, 4 + len(payload), _BASIC, _PUBLISH) + payload + FRAME_END
+    return _METHOD_FRAME.pack(METHOD, channel, 4 + len(payload), PUBLISH) + payload + FRAME_END
 
 
 # A publication keeps at most this many bytes of its last message, because a client may have many publications.
