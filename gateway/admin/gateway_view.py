@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
+from gateway.admin.listing import Listing
 from gateway.admin.metrics import Metrics
 from gateway.admin.overview import (
     DESTINATIONS,
@@ -29,9 +31,14 @@ if TYPE_CHECKING:
     from gateway.server.client.trace import TracePart, TraceTarget
     from gateway.server.process.gateway import Gateway
     from gateway.server.process.readiness import Readiness
-    from gateway.server.process.served import Audit, Served
+    from gateway.server.process.served import Served
 
 log = structlog.get_logger("gateway.admin")
+
+LISTINGS: Final[Mapping[str, Listing[Any]]] = {
+    "sessions": SESSIONS, "destinations": DESTINATIONS, "links": LINKS, "virtual-hosts": VIRTUAL_HOSTS,
+}  # fmt: skip
+"""The lists of the API, by their names in it."""
 
 
 class View(Protocol):
@@ -40,10 +47,6 @@ class View(Protocol):
     @property
     def gateway(self) -> Served:
         """What is shown."""
-
-    @property
-    def audit(self) -> Audit:
-        """Where actions of operators are noted."""
 
     async def readiness(self) -> Readiness:
         """Whether clients can be served, and why not."""
@@ -54,8 +57,8 @@ class View(Protocol):
     async def overview(self) -> dict[str, Any]:
         """The gateway as a whole."""
 
-    async def sessions(self, query: Query) -> dict[str, Any]:
-        """A page of sessions."""
+    async def page(self, name: str, query: Query) -> dict[str, Any]:
+        """A page of one of `LISTINGS`."""
 
     async def session(self, identity: str) -> dict[str, Any] | None:
         """One session with its details; None if there is none."""
@@ -72,17 +75,8 @@ class View(Protocol):
     async def trace_end(self, name: str) -> None:
         """End a trace that was begun."""
 
-    async def destinations(self, query: Query) -> dict[str, Any]:
-        """A page of destinations."""
-
-    async def links(self, query: Query) -> dict[str, Any]:
-        """A page of links."""
-
     async def fail_back(self, virtual_host: str | None) -> list[dict[str, Any]]:
         """Move links to their preferred broker; what became of each virtual host."""
-
-    async def virtual_hosts(self, query: Query) -> dict[str, Any]:
-        """A page of virtual hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +98,6 @@ class GatewayView:
         self.gateway = gateway
         self._metrics = Metrics(gateway)
 
-    @property
-    def audit(self) -> Audit:
-        """See `View`."""
-        return self.gateway.audit
-
     async def readiness(self) -> Readiness:
         """See `View`."""
         return await self.gateway.readiness()
@@ -121,9 +110,18 @@ class GatewayView:
         """See `View`."""
         return await overview(self.gateway, await self.gateway.readiness())
 
-    async def sessions(self, query: Query) -> dict[str, Any]:
+    async def page(self, name: str, query: Query) -> dict[str, Any]:
         """See `View`."""
-        return SESSIONS.page(self.gateway.clients, query)
+        items: Iterable[Any]
+        if name == "sessions":
+            items = self.gateway.clients
+        elif name == "links":
+            items = self.gateway.pool.links
+        elif name == "destinations":
+            items = await self.destination_rows()
+        else:
+            items = await virtual_hosts(self.gateway, await self.gateway.readiness())
+        return LISTINGS[name].page(items, query)
 
     async def session(self, identity: str) -> dict[str, Any] | None:
         """See `View`."""
@@ -158,17 +156,9 @@ class GatewayView:
         """See `View`."""
         self.gateway.traces.end(name)
 
-    async def destinations(self, query: Query) -> dict[str, Any]:
-        """See `View`."""
-        return DESTINATIONS.page(await self.destination_rows(), query)
-
     async def destination_rows(self) -> list[DestinationRow]:
         """All destinations."""
         return await destinations(self.gateway)
-
-    async def links(self, query: Query) -> dict[str, Any]:
-        """See `View`."""
-        return LINKS.page(self.gateway.pool.links, query)
 
     async def fail_back(self, virtual_host: str | None) -> list[dict[str, Any]]:
         """See `View`."""
@@ -181,10 +171,6 @@ class GatewayView:
                     draining, reason = 0, down.detail
                 items.append({"virtual_host": settings.name, "draining": draining, "reason": reason})
         return items
-
-    async def virtual_hosts(self, query: Query) -> dict[str, Any]:
-        """See `View`."""
-        return VIRTUAL_HOSTS.page(await virtual_hosts(self.gateway, await self.gateway.readiness()), query)
 
     async def report(self) -> WorkerReport:
         """What the supervisor of several workers adds up."""

@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,7 @@ import structlog
 from aiohttp import web
 
 from gateway.admin.access import Access, Guesses, WrongPasscodeError, credentials, may
+from gateway.admin.gateway_view import LISTINGS
 from gateway.admin.http_exchange import (
     HEADERS,
     OTHER_PAGE,
@@ -30,8 +32,6 @@ from gateway.admin.http_exchange import (
     seconds_of,
 )
 from gateway.admin.listing import QueryError
-from gateway.admin.overview import DESTINATIONS, LINKS, VIRTUAL_HOSTS
-from gateway.admin.sessions import SESSIONS
 from gateway.admin.traces import TraceStreams
 from gateway.config.effective import effective
 from gateway.errors import ConfigError
@@ -118,7 +118,7 @@ class AdminHttpServer:
                 web.get("/readyz", self._get_readiness),
                 web.get("/metrics", self._get_metrics),
                 web.get("/api/overview", self._get_overview),
-                web.get("/api/sessions", self._get_sessions),
+                *(web.get(f"/api/{name}", partial(self._get_list, name)) for name in LISTINGS),
                 web.get("/api/sessions/{id}", self._get_session),
                 web.delete("/api/sessions/{id}", self._delete_session, name="close-session"),
                 web.post("/api/reload", self._post_reload, name="reload"),
@@ -126,10 +126,7 @@ class AdminHttpServer:
                 web.get("/api/config", self._get_config),
                 web.get("/api/log-level", self._get_log_level),
                 web.post("/api/log-level", self._post_log_level, name="log-level"),
-                web.get("/api/destinations", self._get_destinations),
-                web.get("/api/links", self._get_links),
                 web.post("/api/links/fail-back", self._post_fail_back, name="fail-back"),
-                web.get("/api/virtual-hosts", self._get_virtual_hosts),
             ]
         )
         self._runner = web.AppRunner(
@@ -198,15 +195,14 @@ class AdminHttpServer:
             return error_answer(
                 403, "This name is not known here: ask by an IP address, or list the name under admin.allowed_hosts."
             )
-        if self._access.is_open or path in _WITHOUT_HOST:
-            return None
-        refusal = await self._identify(request)
-        if path in _WITHOUT_USER or refusal is not None:
-            return None if path in _WITHOUT_USER else refusal
-        user: AdminUser = request[_USER]
-        if may(user, request.method, path):
-            return None
-        return error_answer(403, f"The role of this user, {user.role}, does not allow this.")
+        if not self._access.is_open and path not in _WITHOUT_HOST:
+            refusal = await self._identify(request)
+            if path in _WITHOUT_USER or refusal is not None:
+                return None if path in _WITHOUT_USER else refusal
+            user: AdminUser = request[_USER]
+            if not may(user, request.method, path):
+                return error_answer(403, f"The role of this user, {user.role}, does not allow this.")
+        return None if request.match_info.route.name is None else self._change_refused(request)
 
     async def _identify(self, request: web.Request) -> web.Response | None:
         """Find out who asks, and note it in the request; what to answer if that is nobody."""
@@ -247,7 +243,7 @@ class AdminHttpServer:
             left_out = limited
         asked = f"{request.method} {request.path_qs}"[:_MAX_ASKED]
         reason = None if response is None or outcome == "done" else _error_of(response)
-        self._view.audit.write(
+        self._view.gateway.audit.write(
             action, outcome, user, peer, asked=asked, login=login, reason=reason, left_out=left_out or None
         )
 
@@ -299,8 +295,8 @@ class AdminHttpServer:
         check_parameters(request.query)
         return json_answer(await self._view.overview())
 
-    async def _get_sessions(self, request: web.Request) -> web.Response:
-        return json_answer(await self._view.sessions(SESSIONS.read(request.query)))
+    async def _get_list(self, name: str, request: web.Request) -> web.Response:
+        return json_answer(await self._view.page(name, LISTINGS[name].read(request.query)))
 
     async def _get_session(self, request: web.Request) -> web.Response:
         check_parameters(request.query)
@@ -311,8 +307,6 @@ class AdminHttpServer:
 
     async def _delete_session(self, request: web.Request) -> web.Response:
         check_parameters(request.query, "reason")
-        if (refusal := self._change_refused(request)) is not None:
-            return refusal
         peer, user = peer_of(request), self._user(request)
         reason = _UNPRINTABLE.sub(" ", request.query.get("reason", "")).strip()[:_MAX_REASON]
         if not await self._view.close_session(request.match_info["id"], reason, str(peer), user):
@@ -321,8 +315,6 @@ class AdminHttpServer:
 
     async def _post_reload(self, request: web.Request) -> web.Response:
         check_parameters(request.query)
-        if (refusal := self._change_refused(request)) is not None:
-            return refusal
         if self._view.gateway.reload is None:
             return error_answer(409, "This gateway has no configuration file.")
         try:
@@ -341,7 +333,7 @@ class AdminHttpServer:
         return json_answer(effective(self._view.gateway.config))
 
     async def _post_trace(self, request: web.Request) -> web.StreamResponse:
-        return self._change_refused(request) or await self._traces.answer(request, self._operator(request))
+        return await self._traces.answer(request, self._operator(request))
 
     async def _get_log_level(self, request: web.Request) -> web.Response:
         check_parameters(request.query)
@@ -349,33 +341,20 @@ class AdminHttpServer:
 
     async def _post_log_level(self, request: web.Request) -> web.Response:
         check_parameters(request.query, "level", "seconds")
-        if (refusal := self._change_refused(request)) is not None:
-            return refusal
         level, known = request.query.get("level"), (*LEVELS, CONFIGURED)
         if level not in known:
             raise QueryError(f"level is one of {', '.join(known)}.")
         self._view.gateway.log_level.change(level, seconds_of(request.query, _LOG_LEVEL_FOR), self._operator(request))
         return json_answer(self._view.gateway.log_level.shown())
 
-    async def _get_destinations(self, request: web.Request) -> web.Response:
-        return json_answer(await self._view.destinations(DESTINATIONS.read(request.query)))
-
-    async def _get_links(self, request: web.Request) -> web.Response:
-        return json_answer(await self._view.links(LINKS.read(request.query)))
-
     async def _post_fail_back(self, request: web.Request) -> web.Response:
         check_parameters(request.query, "virtual_host")
-        if (refusal := self._change_refused(request)) is not None:
-            return refusal
         items = await self._view.fail_back(request.query.get("virtual_host"))
         if not items:
             return error_answer(404, "The configuration has no such virtual host.")
         for item in items:
             log.info("links fail back", operator=str(peer_of(request)), user=self._user(request), **item)
         return json_answer({"items": items})
-
-    async def _get_virtual_hosts(self, request: web.Request) -> web.Response:
-        return json_answer(await self._view.virtual_hosts(VIRTUAL_HOSTS.read(request.query)))
 
 
 def _error_of(response: web.StreamResponse) -> str | None:

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from gateway.admin.listing import MAX_PAGE_SIZE
 from gateway.admin.terminal_api import AdminApi, AdminError, missing_workers, silence_of
-from gateway.admin.terminal_list import cut, table
+from gateway.admin.terminal_commands import cut, table
 from gateway.admin.terminal_output import (
     NOTHING,
     SESSIONS,

@@ -140,14 +140,14 @@ class _WorkersTrace:
 
 
 class WorkersTraces:
-    """The traces that run in the workers of a supervisor."""
+    """The part of a view that is about traces: those that run in the workers of a supervisor."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self._traces: dict[str, _WorkersTrace] = {}
 
-    async def begin(self, name: str, target: TraceTarget, seconds: float) -> int:
-        """See `View.trace_begin`."""
+    async def trace_begin(self, name: str, target: TraceTarget, seconds: float) -> int:
+        """See `View`."""
         trace = _WorkersTrace(target, asyncio.get_running_loop().time() + seconds)
         self._traces[name] = trace
         return await self._begin_in(name, trace, {worker.pid for worker in self._supervisor.running})
@@ -159,8 +159,8 @@ class WorkersTraces:
         trace.pids |= {pid for pid, clients in asked.answers.items() if clients or trace.target.session is None}
         return sum(asked.answers.values())
 
-    async def take(self, name: str) -> TracePart:
-        """See `View.trace_take`. Workers that have started since have their part from now on."""
+    async def trace_take(self, name: str) -> TracePart:
+        """See `View`. Workers that have started since have their part from now on."""
         trace = self._traces[name]
         running = {worker.pid for worker in self._supervisor.running}
         trace.pids &= running
@@ -180,8 +180,8 @@ class WorkersTraces:
             max(ends, default="its worker has ended") if is_over else None,
         )
 
-    async def end(self, name: str) -> None:
-        """See `View.trace_end`."""
+    async def trace_end(self, name: str) -> None:
+        """See `View`."""
         trace = self._traces.pop(name)
         workers = [worker for worker in self._supervisor.running if worker.pid in trace.pids]
         await ask(workers, "trace_end", name, within=_WITHIN)

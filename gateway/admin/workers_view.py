@@ -11,7 +11,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from gateway import __version__, commit
-from gateway.admin.gateway_view import WorkerReport
+from gateway.admin.gateway_view import LISTINGS, WorkerReport
 from gateway.admin.listing import moment
 from gateway.admin.merged_reports import (
     GROWING_OF_HOST,
@@ -22,14 +22,7 @@ from gateway.admin.merged_reports import (
     supervisor_process,
 )
 from gateway.admin.metrics import encoded
-from gateway.admin.overview import (
-    DESTINATIONS,
-    LINKS,
-    VIRTUAL_HOST_ROWS,
-    DestinationRow,
-    configured_virtual_hosts,
-)
-from gateway.admin.sessions import SESSIONS
+from gateway.admin.overview import DESTINATIONS, VIRTUAL_HOST_ROWS, DestinationRow, configured_virtual_hosts
 from gateway.admin.traces import WorkersTraces
 from gateway.journal.histogram import percentile
 from gateway.server.paced_work import PeriodicTimer
@@ -39,9 +32,7 @@ from gateway.server.process.worker_process import Asked, ask
 from gateway.server.stats import LoopLag
 
 if TYPE_CHECKING:
-    from gateway.admin.listing import Listing, Query
-    from gateway.server.client.trace import TracePart, TraceTarget
-    from gateway.server.process.served import Audit
+    from gateway.admin.listing import Query
     from gateway.server.process.supervisor import Supervisor
 
 log = structlog.get_logger("gateway.admin")
@@ -65,12 +56,12 @@ _PRESENT: Final = (
 _PRESENT_OF_HOST: Final = ("sessions", "subscriptions", "links")
 
 
-class WorkersView:
+class WorkersView(WorkersTraces):
     """The answers of all workers of a supervisor."""
 
     def __init__(self, supervisor: Supervisor) -> None:
+        super().__init__(supervisor)
         self.gateway = supervisor
-        self._traces = WorkersTraces(supervisor)
         # The last report of each process that ever served, by its id, as long as it lives.
         self._reports: dict[int, WorkerReport] = {}
         self._past = PastWorkers()
@@ -143,11 +134,6 @@ class WorkersView:
         """No worker that answered has a session. Raises `WorkerGoneError` if there are others."""
         if self._missing(answers):
             raise WorkerGoneError("A worker does not answer, which may have this session. Try again.")
-
-    @property
-    def audit(self) -> Audit:
-        """See `View`."""
-        return self.gateway.audit
 
     async def readiness(self) -> Readiness:
         """See `View`. The first workers that reach everything are enough."""
@@ -228,20 +214,21 @@ class WorkersView:
             "workers": len(supervisor.running),
         }
 
-    async def sessions(self, query: Query) -> dict[str, Any]:
+    async def page(self, name: str, query: Query) -> dict[str, Any]:
         """See `View`."""
-        return await self._page(SESSIONS, "sessions", query)
-
-    async def _page(self, listing: Listing[Any], name: str, query: Query) -> dict[str, Any]:
+        if name == "destinations":
+            return await self._destinations(query)
+        if name == "virtual-hosts":
+            return await self._virtual_hosts(query)
         if query.page > 1:
             # Workers render all rows up to this page, and shall not do so if it is behind the end.
-            counts = self._joined_page(listing, await self._shown(name, query.count), query)
+            counts = self._joined_page(name, await self._shown("page", name, query.count), query)
             if counts["total"] <= (query.page - 1) * query.page_size:
                 return counts
-        return self._joined_page(listing, await self._shown(name, query.whole), query)
+        return self._joined_page(name, await self._shown("page", name, query.whole), query)
 
-    def _joined_page(self, listing: Listing[Any], answers: Mapping[int, Any], query: Query) -> dict[str, Any]:
-        return listing.joined(answers.values(), query, self._missing(answers))
+    def _joined_page(self, name: str, answers: Mapping[int, Any], query: Query) -> dict[str, Any]:
+        return LISTINGS[name].joined(answers.values(), query, self._missing(answers))
 
     async def session(self, identity: str) -> dict[str, Any] | None:
         """See `View`."""
@@ -259,20 +246,7 @@ class WorkersView:
             return False
         return True
 
-    async def trace_begin(self, name: str, target: TraceTarget, seconds: float) -> int:
-        """See `View`."""
-        return await self._traces.begin(name, target, seconds)
-
-    async def trace_take(self, name: str) -> TracePart:
-        """See `View`."""
-        return await self._traces.take(name)
-
-    async def trace_end(self, name: str) -> None:
-        """See `View`."""
-        await self._traces.end(name)
-
-    async def destinations(self, query: Query) -> dict[str, Any]:
-        """See `View`."""
+    async def _destinations(self, query: Query) -> dict[str, Any]:
         rows: dict[tuple[str, str, str], DestinationRow] = {}
         answers = await self._shown("destination_rows")
         for answer in answers.values():
@@ -282,10 +256,6 @@ class WorkersView:
                     row.traffic.add(each.traffic)
                     row.subscriptions += each.subscriptions
         return DESTINATIONS.page(rows.values(), query) | {"missing_workers": self._missing(answers)}
-
-    async def links(self, query: Query) -> dict[str, Any]:
-        """See `View`."""
-        return await self._page(LINKS, "links", query)
 
     async def fail_back(self, virtual_host: str | None) -> list[dict[str, Any]]:
         """See `View`."""
@@ -298,8 +268,7 @@ class WorkersView:
                     item["reason"] = item["reason"] or each["reason"]
         return list(items.values())
 
-    async def virtual_hosts(self, query: Query) -> dict[str, Any]:
-        """See `View`."""
+    async def _virtual_hosts(self, query: Query) -> dict[str, Any]:
         present = await self._present()
         readiness = self._joined(each.readiness for each in present)
         rows = []

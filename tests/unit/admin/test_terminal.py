@@ -21,7 +21,7 @@ from typing import Self
 
 import pytest
 
-from gateway.admin import terminal_api, terminal_list, terminal_output
+from gateway.admin import terminal_api, terminal_commands, terminal_output
 from gateway.admin.terminal_output import Column
 from gateway.cli import main
 from gateway.errors import ExitCode
@@ -321,9 +321,9 @@ def test_different_texts_never_look_the_same() -> None:
 
 def test_columns_stay_in_line_with_wide_and_combining_letters() -> None:
     columns = [Column("A", lambda item, _: item["a"]), Column("B", lambda item, _: item["b"], is_number=True)]
-    lines = terminal_list.table(columns, [{"a": "日本", "b": "1"}, {"a": "e\u0301", "b": "22"}])
+    lines = terminal_commands.table(columns, [{"a": "日本", "b": "1"}, {"a": "e\u0301", "b": "22"}])
     assert list(lines) == ["A      B", "日本   1", "e\u0301     22"]
-    assert terminal_list.cut("日本語", 5) == "日本~"
+    assert terminal_commands.cut("日本語", 5) == "日本~"
 
 
 @pytest.mark.parametrize(

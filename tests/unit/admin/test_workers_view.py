@@ -126,11 +126,11 @@ async def test_a_worker_that_did_not_answer_is_passed_over(monkeypatch: pytest.M
     monkeypatch.setattr(workers_view, "_SOON", 0.01)
     monkeypatch.setattr(workers_view, "_PASSED_OVER", 3600)
     empty: dict[str, Any] = {"items": [], "total": 0}
-    hanging, other = _Worker(1, hangs=True), _Worker(2, links=empty)
+    hanging, other = _Worker(1, hangs=True), _Worker(2, page=empty)
     async with _view(hanging, other) as view:
         for _ in range(3):
-            await view.links(Query({}, "name", descending=False, page=1, page_size=10))
-        assert (hanging.calls["links"], other.calls["links"]) == (1, 3)
+            await view.page("links", Query({}, "name", descending=False, page=1, page_size=10))
+        assert (hanging.calls["page"], other.calls["page"]) == (1, 3)
         # It may have the session.
         with pytest.raises(WorkerGoneError):
             await view.session("s")
@@ -139,17 +139,17 @@ async def test_a_worker_that_did_not_answer_is_passed_over(monkeypatch: pytest.M
 async def test_a_list_names_the_workers_whose_part_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers_view, "_SOON", 0.01)
     empty: dict[str, Any] = {"items": [], "total": 0}
-    hanging, other = _Worker(1, hangs=True), _Worker(2, sessions=empty, links=empty, destination_rows=[])
+    hanging, other = _Worker(1, hangs=True), _Worker(2, page=empty, destination_rows=[])
     first, second = (Query({}, "virtual_host", descending=False, page=page, page_size=10) for page in (1, 2))
     async with _view(hanging, other) as view:
-        for ask in (view.sessions, view.links, view.destinations):
+        for name in ("sessions", "links", "destinations"):
             for query in (first, second):
-                assert (await ask(query))["missing_workers"] == [1]
-        hanging.answers |= {"sessions": empty, "links": empty, "destination_rows": []}
+                assert (await view.page(name, query))["missing_workers"] == [1]
+        hanging.answers |= {"page": empty, "destination_rows": []}
         hanging.hangs.set()
         view._silent.clear()
-        for ask in (view.sessions, view.links, view.destinations):
-            assert (await ask(first))["missing_workers"] == []
+        for name in ("sessions", "links", "destinations"):
+            assert (await view.page(name, first))["missing_workers"] == []
 
 
 async def test_a_session_is_not_missing_while_its_worker_may_hang(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,11 +214,11 @@ async def test_a_fault_in_one_worker_ends_a_trace() -> None:
 
 
 async def test_a_page_behind_the_end_is_not_asked_for() -> None:
-    worker = _Worker(1, links={"items": [], "total": 20})
+    worker = _Worker(1, page={"items": [], "total": 20})
     async with _view(worker) as view:
-        page = await view.links(Query({}, "name", descending=False, page=3, page_size=10))
+        page = await view.page("links", Query({}, "name", descending=False, page=3, page_size=10))
         assert (page["total"], page["page"], page["items"]) == (20, 3, [])
-        ((query,),) = worker.arguments
+        ((_, query),) = worker.arguments
         assert cast("Query", query).page_size == 0
 
 
@@ -229,7 +229,7 @@ async def test_while_no_worker_runs_everything_is_there_and_down() -> None:
         assert overview["virtual_hosts_down"] == ["/"]
         before, now = (TopSample(seconds, overview, sessions={}, is_complete=True) for seconds in (0.0, 1.0))
         assert screen_lines(before, now, 10, 100)
-        (host,) = (await view.virtual_hosts(Query({}, "name", descending=False, page=1, page_size=10)))["items"]
+        (host,) = (await view.page("virtual-hosts", Query({}, "name", descending=False, page=1, page_size=10)))["items"]
         assert (host["name"], host["up"], host["published"], host["sessions"]) == ("/", False, 0, 0)
         (broker,) = host["brokers"]
         assert broker["reason"] == "no worker is running"
