@@ -1,4 +1,4 @@
-"""The command lines of `stomp-gateway sessions`, `links`, `reload`, `config` and `top`."""
+"""The command lines of the commands that ask a running gateway, through its admin listener."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import argparse
 import io
 import sys
 import textwrap
-from collections.abc import Callable
+from importlib import import_module
 from typing import Final
 
 from gateway.admin.terminal_output import LINKS, PLUGIN_COLUMNS, SESSIONS, meanings
-from gateway.cli.commands import Commands, add_command, duration, exit_codes
+from gateway.cli.commands import Commands, Run, add_command, duration, exit_codes
 from gateway.errors import ExitCode
 
-ENVIRONMENT: Final = """\
+_ENVIRONMENT: Final = """\
 
 environment:
   STOMP_GATEWAY_URL             the URL of the admin listener, without --url
@@ -114,44 +114,89 @@ examples:
   If there are more than 1000 sessions, it shows only those that have sent or received the most messages so far.
 """
 
-_EPILOG = exit_codes("done", "the gateway does not answer, refuses the request, or has no such session") + ENVIRONMENT
+# As in `gateway.server.process.logs`, which other commands do not load.
+_LEVELS: Final = ("debug", "info", "warning", "error", "configured")
+
+_TRACE_DESCRIPTION = """\
+Show the frames of a session, of a login or of an address as they pass, in both directions, through the admin listener
+of a running gateway. Clients that connect meanwhile are shown from their first frame on, even if their login fails. Of
+bodies only the sizes are shown. Passcodes, tokens and headers that look like secrets are ***.
+
+The gateway does not wait for this command: beyond 200 frames per second, or if the reader is slower, frames are left
+out and counted.
+"""
+
+_TRACE_EPILOG = """\
+examples:
+  stomp-gateway trace session-KIC3RnAs1YHvLMNVAcq4qA
+  stomp-gateway trace --login billing --for 15m
+  stomp-gateway trace --address 10.1.2.3                      a client that cannot connect
+  stomp-gateway trace --address 10.1.2.0/24 --json | jq -c 'select(.command == "ERROR")'
+
+what a line shows:
+  the time (UTC), the session, >> for a frame from the client and << for one to it, the command, the headers, and the
+  bytes of the body. Lines with -- are about other events: a client has connected or closed, with the reason as in the
+  log; heart-beats have passed; bytes cannot be read; frames were left out. A frame that is incomplete when its
+  connection closes, for example without its NUL, is marked.
+
+  With --json each line is an object as the API has it.
+""" + exit_codes(
+    "the time is over, or the session has ended",
+    "the gateway does not answer, refuses the request, or has no such session",
+)
+
+_LOG_LEVEL_DESCRIPTION = """\
+Change the level of a running gateway's log lines for a while, through its admin listener; without LEVEL, show it.
+When the time is over, the level of the configuration holds again. With several workers it is changed in all of them.
+The log has a line for each change, and says who asked. If the configuration is reloaded with another logging.level,
+that level counts at once.
+"""
+
+_LOG_LEVEL_EPILOG = """\
+examples:
+  stomp-gateway log-level
+  stomp-gateway log-level debug --for 30m
+  stomp-gateway log-level configured          back to logging.level, at once
+""" + exit_codes("done", "the gateway does not answer, or refuses the request")
+
+_EPILOG = exit_codes("done", "the gateway does not answer, refuses the request, or has no such session") + _ENVIRONMENT
 
 
 def add_admin(commands: Commands) -> None:
-    """Add `sessions`, `links`, `reload`, `config` and `top` to the commands of `stomp-gateway`."""
+    """Add the commands to those of `stomp-gateway`."""
     _add_sessions(commands)
     links = add_command(
-        commands, "links", _run_links, help="list a running gateway's AMQP connections",
+        commands, "links", _asking("list_links"), help="list a running gateway's AMQP connections",
         description=_LINKS_DESCRIPTION, epilog=_LINKS_EPILOG.format(columns=meanings(LINKS)) + _EPILOG,
     )  # fmt: skip
-    add_server_options(links)
+    _add_server_options(links)
     _add_list_options(links)
-    actions = links.add_subparsers(title="commands", metavar="COMMAND", dest="action")
+    actions = links.add_subparsers(title="commands", metavar="COMMAND")
     back = add_command(
-        actions, "fail-back", _run_links, help="move the links back to the preferred broker",
+        actions, "fail-back", _asking("fail_back"), help="move the links back to the preferred broker",
         description=_FAIL_BACK_DESCRIPTION, epilog=_EPILOG,
     )  # fmt: skip
     back.add_argument(
         "--virtual-host", default=argparse.SUPPRESS, metavar="NAME", help="only links of this virtual host"
     )
-    add_server_options(back, default=argparse.SUPPRESS)
+    _add_server_options(back, default=argparse.SUPPRESS)
     reload = add_command(
-        commands, "reload", _run_reload, help="make a running gateway read its configuration again",
-        description=_RELOAD_DESCRIPTION, epilog=_RELOAD_EPILOG + ENVIRONMENT,
+        commands, "reload", _asking("reload"), help="make a running gateway read its configuration again",
+        description=_RELOAD_DESCRIPTION, epilog=_RELOAD_EPILOG + _ENVIRONMENT,
     )  # fmt: skip
-    add_server_options(reload)
+    _add_server_options(reload)
     reload.add_argument("--json", action="store_true", help="print a JSON object")
     config = add_command(
-        commands, "config", _run_config, help="show the configuration that a running gateway uses",
+        commands, "config", _asking("show_config"), help="show the configuration that a running gateway uses",
         description=_CONFIG_DESCRIPTION, epilog=_CONFIG_EPILOG + _EPILOG,
     )  # fmt: skip
-    add_server_options(config)
+    _add_server_options(config)
     config.add_argument("--json", action="store_true", help="print a JSON object")
     top = add_command(
-        commands, "top", _run_top, help="watch a running gateway's totals and busiest sessions",
+        commands, "top", _asking("top", "terminal_top"), help="watch a running gateway's totals and busiest sessions",
         description=_TOP_DESCRIPTION, epilog=_TOP_EPILOG + _EPILOG,
     )  # fmt: skip
-    add_server_options(top)
+    _add_server_options(top)
     top.add_argument("--virtual-host", metavar="NAME", help="only sessions of this virtual host")
     top.add_argument("--login", metavar="NAME", help="only sessions of this login")
     top.add_argument(
@@ -159,35 +204,74 @@ def add_admin(commands: Commands) -> None:
     )
     top.add_argument("--once", "--batch", action="store_true", help="print once and end (default without a terminal)")
     top.add_argument("--limit", type=int, metavar="N", help="sessions to show (default: all that fit; --once: 20)")
+    _add_trace(commands)
+
+
+def _add_trace(commands: Commands) -> None:
+    trace = add_command(
+        commands, "trace", _asking("trace"), help="show the frames of a client as they pass",
+        description=_TRACE_DESCRIPTION, epilog=_TRACE_EPILOG + _ENVIRONMENT,
+    )  # fmt: skip
+    whom = trace.add_mutually_exclusive_group(required=True)
+    whom.add_argument("session", nargs="?", metavar="SESSION", help="id of the session, for example session-...")
+    whom.add_argument("--login", metavar="NAME", help="clients with this login, or that ask for it")
+    whom.add_argument(
+        "--address", metavar="ADDRESS", help="clients from this IP address, network like 10.1.2.0/24, or unix:uid=1000"
+    )
+    trace.add_argument(
+        "--for", dest="duration", type=duration, default=300.0, metavar="TIME",
+        help="how long, such as 30s, 10m or 1h, at most 1h (default: 5m)",
+    )  # fmt: skip
+    trace.add_argument("--json", action="store_true", help="print JSON, an object on each line")
+    _add_server_options(trace)
+    level = add_command(
+        commands, "log-level", _asking("log_level"), help="change the level of a running gateway's log for a while",
+        description=_LOG_LEVEL_DESCRIPTION, epilog=_LOG_LEVEL_EPILOG + _ENVIRONMENT,
+    )  # fmt: skip
+    _add_server_options(level)
+    level.add_argument(
+        "level", nargs="?", choices=_LEVELS, metavar="LEVEL",
+        help="debug, info, warning or error: log this level and above; configured: as in the configuration",
+    )  # fmt: skip
+    level.add_argument(
+        "--for", dest="duration", type=duration, default=600.0, metavar="TIME",
+        help="how long, such as 30s, 10m or 2h, at most 24h (default: 10m)",
+    )  # fmt: skip
+    level.add_argument("--json", action="store_true", help="print a JSON object")
 
 
 def _add_sessions(commands: Commands) -> None:
     plugin_columns = textwrap.fill(", ".join(PLUGIN_COLUMNS), 100, initial_indent="  ", subsequent_indent="  ")
     epilog = _SESSIONS_EPILOG.format(columns=meanings(SESSIONS), plugin_columns=plugin_columns) + _EPILOG
     sessions = add_command(
-        commands, "sessions", _run_sessions, help="list, show and close a running gateway's sessions",
+        commands, "sessions", _asking("list_sessions"), help="list, show and close a running gateway's sessions",
         description=_SESSIONS_DESCRIPTION, epilog=epilog,
     )  # fmt: skip
-    add_server_options(sessions)
+    _add_server_options(sessions)
     _add_list_options(sessions)
     sessions.add_argument("--hold", metavar="REASON", help="only those with this hold, like client-write")
-    actions = sessions.add_subparsers(title="commands", metavar="COMMAND", dest="action")
+    actions = sessions.add_subparsers(title="commands", metavar="COMMAND")
     show = add_command(
-        actions, "show", _run_sessions, help="show a session in full",
+        actions, "show", _asking("show_session"), help="show a session in full",
         description="Show a session in full, with its subscriptions and the destinations it sends to.", epilog=_EPILOG,
     )  # fmt: skip
     show.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print a JSON object")
     close = add_command(
-        actions, "close", _run_sessions, help="close a session", description=_CLOSE_DESCRIPTION, epilog=_EPILOG
+        actions,
+        "close",
+        _asking("close_session"),
+        help="close a session",
+        description=_CLOSE_DESCRIPTION,
+        epilog=_EPILOG,
     )
     close.add_argument("--reason", metavar="TEXT", help="text for the client and the log")
     for action in (show, close):
         action.add_argument("id", metavar="ID", help="id of the session, for example session-...")
         # Options may also stand before the action. A default here would overwrite them.
-        add_server_options(action, default=argparse.SUPPRESS)
+        _add_server_options(action, default=argparse.SUPPRESS)
 
 
-def add_server_options(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+def _add_server_options(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     """Add the options that choose the gateway."""
     server = parser.add_argument_group("gateway")
     server.add_argument(
@@ -218,41 +302,14 @@ def _add_list_options(parser: argparse.ArgumentParser) -> None:
     choice.add_argument("--json", action="store_true", help="print a JSON array")
 
 
-def _run_sessions(options: argparse.Namespace) -> ExitCode:
-    # Imported here and below, so that other commands do not load these modules.
-    from gateway.admin.terminal_list import close_session, list_sessions, show_session  # noqa: PLC0415
+def _asking(command: str, module: str = "terminal_commands") -> Run:
+    """What runs a command of `gateway.admin`, whose modules other commands do not load."""
 
-    return run_and_print({None: list_sessions, "show": show_session, "close": close_session}[options.action], options)
+    def run(options: argparse.Namespace) -> ExitCode:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # A login with characters that the terminal lacks must not end the command.
+            sys.stdout.reconfigure(errors="backslashreplace")
+        getattr(import_module(f"gateway.admin.{module}"), command)(options)
+        return ExitCode.OK
 
-
-def _run_links(options: argparse.Namespace) -> ExitCode:
-    from gateway.admin.terminal_list import fail_back, list_links  # noqa: PLC0415
-
-    return run_and_print({None: list_links, "fail-back": fail_back}[options.action], options)
-
-
-def _run_reload(options: argparse.Namespace) -> ExitCode:
-    from gateway.admin.terminal_commands import reload  # noqa: PLC0415
-
-    return run_and_print(reload, options)
-
-
-def _run_config(options: argparse.Namespace) -> ExitCode:
-    from gateway.admin.terminal_commands import show_config  # noqa: PLC0415
-
-    return run_and_print(show_config, options)
-
-
-def _run_top(options: argparse.Namespace) -> ExitCode:
-    from gateway.admin.terminal_top import top  # noqa: PLC0415
-
-    return run_and_print(top, options)
-
-
-def run_and_print(command: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> ExitCode:
-    """Run a command that prints texts of clients."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A login with characters that the terminal lacks must not end the command.
-        sys.stdout.reconfigure(errors="backslashreplace")
-    command(options)
-    return ExitCode.OK
+    return run

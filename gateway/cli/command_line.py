@@ -15,7 +15,6 @@ from gateway.cli.manual import add_manual
 from gateway.cli.moving_commands import add_migrate, add_parity, add_tap
 from gateway.cli.pipeline_commands import add_pipeline
 from gateway.cli.serve_commands import add_serve
-from gateway.cli.trace_commands import add_trace
 from gateway.errors import ConfigError, ExitCode, GatewayError, ListenError, UsageError
 
 _DESCRIPTION = """\
@@ -107,7 +106,6 @@ def build_parser() -> argparse.ArgumentParser:
     add_parity(commands)
     add_migrate(commands)
     add_admin(commands)
-    add_trace(commands)
     add_journal(commands)
     add_pipeline(commands)
     add_tap(commands)
