@@ -6,10 +6,14 @@ binary has texts and bytes, and a list ends with `]`, not with a tail: what only
 variables. No mistake repeats quoted text, as it may be a passcode.
 """
 
+import math
+import re
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NoReturn, TypeAlias
 
-from gateway.migrate.erlang_scanner import TermSyntaxError, Token, scan
+from gateway.errors import GatewayError
 
 _MAX_DEPTH: Final = 100
 """Configurations nest a handful of terms, and Python's stack is limited."""
@@ -55,6 +59,169 @@ class External:
 Term: TypeAlias = "Atom | Tuple | Map | External | int | float | str | bytes | list[Term]"
 
 
+# Tokens, by the lexical grammar of the Erlang reference manual.
+
+
+RESERVED: Final = frozenset(
+    "after and andalso band begin bnot bor bsl bsr bxor case catch cond div end fun if let not of or orelse receive "
+    "rem try when xor".split()
+)
+"""Words that are atoms only in quotes. `maybe` and `else` are missing: not every release of Erlang reserves them."""
+
+_MAX_DIGITS: Final = 4000
+"""Python refuses to read longer numbers, because the time grows with the square of their length."""
+_CONTROL: Final = 31
+
+_TOKEN: Final = re.compile(
+    r"""
+      (?P<space>[\s\x00-\x20\x80-\xa0]+|%[^\n]*)
+    | (?P<float>[0-9]+(?:_[0-9]+)*\.[0-9]+(?:_[0-9]+)*(?:[eE][+-]?[0-9]+(?:_[0-9]+)*)?)
+    | (?P<based>[0-9]+(?:_[0-9]+)*\#[0-9A-Za-z]+(?:_[0-9A-Za-z]+)*)
+    | (?P<integer>[0-9]+(?:_[0-9]+)*)
+    | (?P<word>[a-zß-öø-ÿ][A-Za-z0-9_@À-ÖØ-öø-ÿ]*)
+    | (?P<variable>[A-Z_À-ÖØ-Þ][A-Za-z0-9_@À-ÖØ-öø-ÿ]*)
+    | (?P<quote>["'])
+    | (?P<character>\$)
+    | (?P<end>\.(?=[\s%]|\Z))
+    | (?P<sign><<|>>|=>|[{}\[\](),|:/+\-#])
+    """,
+    re.VERBOSE,
+)
+_PLAIN: Final = {'"': re.compile(r'[^\\"]+'), "'": re.compile(r"[^\\']+")}
+_ESCAPE: Final = re.compile(r"\\(?:x\{(?P<code>[0-9A-Fa-f]{1,8})\}|x(?P<hex>[0-9A-Fa-f]{2})|(?P<octal>[0-7]{1,3})"
+                            r"|\^(?P<control>.)|(?P<other>.))", re.DOTALL)  # fmt: skip
+_SHORT_ESCAPES: Final = {
+    "b": "\b", "d": "\x7f", "e": "\x1b", "f": "\f", "n": "\n", "r": "\r", "s": " ", "t": "\t", "v": "\v",
+}  # fmt: skip
+_TRIPLE_QUOTE: Final = re.compile(r'"""[ \t]*\n')
+
+
+class TermSyntaxError(GatewayError):
+    """The text is not an Erlang term. `sentence` says why without quoting it; line and column count from 1."""
+
+    def __init__(self, sentence: str, line: int, column: int) -> None:
+        super().__init__(f"line {line}, column {column}: {sentence}")
+        self.sentence = sentence
+        self.line = line
+        self.column = column
+
+
+@dataclass(frozen=True)
+class _Token:
+    """One token and where it begins."""
+
+    kind: str
+    """atom, string, integer, float, a reserved word, or the sign itself; empty at the end of the text."""
+    value: str | int | float
+    line: int
+    column: int
+
+
+def _scan(text: str) -> Iterator[_Token]:
+    """The tokens of a text; the last one has the kind "". Raises TermSyntaxError."""
+    at, line, line_start = 0, 1, 0
+    while at < len(text):
+        column = at - line_start + 1
+        try:
+            kind, value, end = _token(text, at)
+        except ValueError as error:
+            raise TermSyntaxError(str(error), line, column) from None
+        if kind:
+            yield _Token(kind, value, line, column)
+        newline = text.rfind("\n", at, end)
+        if newline >= 0:
+            line += text.count("\n", at, end)
+            line_start = newline + 1
+        at = end
+    yield _Token("", "", line, at - line_start + 1)
+
+
+# The functions below raise a `ValueError` with a sentence for the user.
+
+
+def _token(text: str, at: int) -> tuple[str, str | int | float, int]:
+    """A token's kind, value and end. White space has the kind ""."""
+    match = _TOKEN.match(text, at)
+    if match is None:
+        raise ValueError("This character cannot stand here.")
+    kind, piece = str(match.lastgroup), match[0]
+    if kind == "quote":
+        return _quoted(text, at)
+    if kind == "character":
+        return "integer", *_character(text, at + 1)
+    if kind == "variable":
+        raise ValueError(
+            "A word that begins with a capital letter or _ is a variable. If it is an atom, put it in quotes."
+        )
+    value: str | int | float = piece
+    if kind in ("integer", "based", "float"):
+        value = _number(kind, piece.replace("_", ""))
+        kind = "float" if kind == "float" else "integer"
+    elif kind == "space":
+        kind = ""
+    else:
+        kind = "atom" if kind == "word" and piece not in RESERVED else piece
+    return kind, value, match.end()
+
+
+def _number(kind: str, digits: str) -> int | float:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError("This number is too long.")
+    if kind == "integer":
+        return int(digits)
+    if kind == "float":
+        if math.isinf(float(digits)):
+            raise ValueError("This number is too large.")
+        return float(digits)
+    base, _, rest = digits.partition("#")
+    if not 2 <= int(base) <= 36:  # noqa: PLR2004 - the bases that Erlang has
+        raise ValueError("The base of a number is 2 to 36.")
+    try:
+        return int(rest, int(base))
+    except ValueError:
+        raise ValueError("This number has a digit that its base does not have.") from None
+
+
+def _quoted(text: str, at: int) -> tuple[str, str, int]:
+    if _TRIPLE_QUOTE.match(text, at):
+        raise ValueError('Strings in three quotes are not read here. Write it between single ".')
+    quote, pieces, at = text[at], [], at + 1
+    while not text.startswith(quote, at):
+        if match := _PLAIN[quote].match(text, at):
+            pieces.append(match[0])
+            at = match.end()
+        else:
+            character, at = _escaped(text, at)
+            pieces.append(chr(character))
+    return ("string" if quote == '"' else "atom"), "".join(pieces), at + 1
+
+
+def _character(text: str, at: int) -> tuple[int, int]:
+    if at >= len(text):
+        raise ValueError("A character is missing behind $.")
+    return (ord(text[at]), at + 1) if text[at] != "\\" else _escaped(text, at)
+
+
+def _escaped(text: str, at: int) -> tuple[int, int]:
+    """The code of the character that an escape means, and the end of the escape."""
+    match = _ESCAPE.match(text, at)
+    if match is None:
+        raise ValueError("The quote that begins here never ends.")
+    if match["other"] == "x":
+        raise ValueError(r"A character by its number is written \x41 or \x{20AC}.")
+    if match["other"] is not None:
+        return ord(_SHORT_ESCAPES.get(match["other"], match["other"])), match.end()
+    if match["control"] is not None:
+        return ord(match["control"]) & _CONTROL, match.end()
+    code = int(match["octal"], 8) if match["octal"] else int(match["code"] or match["hex"], 16)
+    if code > sys.maxunicode or 0xD800 <= code < 0xE000:  # noqa: PLR2004 - surrogates are not characters
+        raise ValueError("There is no character of this number.")
+    return code, match.end()
+
+
+# Terms.
+
+
 def read_terms(text: str) -> list[Term]:
     """All terms of a text, each of which ends with a dot. Raises TermSyntaxError."""
     return _TermParser(text).terms()
@@ -64,7 +231,7 @@ class _TermParser:
     """Recursive descent, one token ahead."""
 
     def __init__(self, text: str) -> None:
-        self._tokens = scan(text)
+        self._tokens = _scan(text)
         self._token = next(self._tokens)
         self._depth = 0
 
@@ -187,7 +354,7 @@ class _TermParser:
 
     # Tokens.
 
-    def _next(self) -> Token:
+    def _next(self) -> _Token:
         token = self._token
         if token.kind:
             self._token = next(self._tokens)
@@ -200,7 +367,7 @@ class _TermParser:
             self._next()
         return is_next
 
-    def _take(self, kind: str) -> Token:
+    def _take(self, kind: str) -> _Token:
         if self._token.kind != kind:
             found = f"there is {self._described()}" if self._token.kind else "the text ends"
             self._fail(f"{kind} belongs here, and {found}.")

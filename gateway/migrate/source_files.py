@@ -19,8 +19,7 @@ from gateway.migrate.broker_environment import (
 )
 from gateway.migrate.broker_settings import BrokerSettings, Origin, Setting, printable, shown
 from gateway.migrate.conf_schema import KEYS, LISTS, PROPERTY_LISTS, RABBIT, STOMP, WEB_STOMP, right_application
-from gateway.migrate.erlang_scanner import TermSyntaxError
-from gateway.migrate.erlang_terms import Atom, Term, Tuple, read_terms
+from gateway.migrate.erlang_terms import Atom, Term, TermSyntaxError, Tuple, read_terms
 from gateway.migrate.output import MigrationReport
 from gateway.migrate.rabbitmq_conf import FORGOTTEN, MAIN_FILE, ConfFile, read_text, settings_of_conf
 

@@ -9,8 +9,7 @@ from gateway.config.loader import parse
 from gateway.errors import ConfigError, UsageError
 from gateway.migrate.broker_settings import BrokerSettings
 from gateway.migrate.conf_schema import STOMP, WEB_STOMP
-from gateway.migrate.erlang_scanner import TermSyntaxError
-from gateway.migrate.erlang_terms import read_terms
+from gateway.migrate.erlang_terms import TermSyntaxError, read_terms
 from gateway.migrate.migration import check_configuration
 from gateway.migrate.output import MigrateError, MigrationReport
 from gateway.migrate.rabbitmq_conf import ConfFile, settings_of_conf

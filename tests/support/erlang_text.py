@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from gateway.migrate.erlang_scanner import RESERVED
-from gateway.migrate.erlang_terms import Atom, External, Map, Term, Tuple
+from gateway.migrate.erlang_terms import RESERVED, Atom, External, Map, Term, Tuple
 
 _PLAIN_ATOM: Final = re.compile(r"[a-zß-öø-ÿ][A-Za-z0-9_@À-ÖØ-öø-ÿ]*")
 _ESCAPES: Final = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\\": "\\\\"}

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.migrate.erlang_scanner import TermSyntaxError
-from gateway.migrate.erlang_terms import Atom, External, Map, Term, Tuple, read_terms
+from gateway.migrate.erlang_terms import Atom, External, Map, Term, TermSyntaxError, Tuple, read_terms
 from tests.support.erlang_text import formatted
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
