@@ -136,7 +136,7 @@ def _file_by(check: Callable[[ConfigFiles, str], Path]) -> BeforeValidator:
 
 def _key_file(value: object, info: ValidationInfo) -> Path:
     files, name, certificate = _files(info), _name(value), info.data.get("cert_file")
-    # Without a certificate beside it, `merged_consistency` compares the key with the one in `upstream.tls`.
+    # Without a certificate beside it, `merged_contradictions` compares the key with the one in `upstream.tls`.
     return files.key_alone(name) if certificate is None else files.key(files.readable(name), certificate)
 
 

@@ -170,7 +170,7 @@ def network_warnings(
                 sentence = "This lets nobody in: it is in denied_networks, too."
                 yield Finding((*trail, key, position), sentence, "Delete one of the two.")
     networks = getattr(settings, comes_from)
-    if networks and everybody and not any(_overlap(network, each) for network in networks for each in everybody):
+    if networks and everybody and not any(network.overlaps(each) for network in networks for each in everybody):
         yield _nobody((*trail, comes_from), everybody, networks)
 
 
@@ -213,17 +213,9 @@ def useless_on_unix_socket(trail: Trail, settings: Listener | AdminSettings, *ke
 
 def has_this_machine(network: _AnyNetwork) -> bool:
     """Whether a loopback address is in a network."""
-    return any(_overlap(network, own) for own in _LOOPBACK)
-
-
-def _overlap(network: _AnyNetwork, other: _AnyNetwork) -> bool:
-    return _is_within(network, other) or _is_within(other, network)
+    return any(network.overlaps(own) for own in _LOOPBACK)
 
 
 def _is_within_any(network: _AnyNetwork, others: tuple[_AnyNetwork, ...]) -> bool:
-    return any(_is_within(network, other) for other in others)
-
-
-def _is_within(network: _AnyNetwork, other: _AnyNetwork) -> bool:
-    """Whether all addresses of a network are in another one."""
-    return network.version == other.version and network.subnet_of(cast(Any, other))
+    """Whether all addresses of a network are in one of several others."""
+    return any(network.version == other.version and network.subnet_of(cast(Any, other)) for other in others)

@@ -14,9 +14,8 @@ from pydantic import ValidationError
 from gateway.config.broker_user import AdminUser, User
 from gateway.config.config_files import ConfigFiles
 from gateway.config.config_warnings import warnings_of
-from gateway.config.consistency import contradictions
-from gateway.config.document import Document, read_document
-from gateway.config.merged_consistency import merged_contradictions
+from gateway.config.consistency import contradictions, merged_contradictions
+from gateway.config.document import Document, YamlSyntaxError, read_document
 from gateway.config.mistakes import (
     Finding,
     Trail,
@@ -29,7 +28,6 @@ from gateway.config.mistakes import (
     value_at,
 )
 from gateway.config.model import GatewayConfig
-from gateway.config.yaml_errors import YamlSyntaxError
 from gateway.errors import ConfigError, Mistake
 
 _LEFT_OUT: Final = object()

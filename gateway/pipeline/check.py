@@ -7,17 +7,64 @@ the computed tables, the files are checked but not the figures in them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, TextIO
 
-from gateway.pipeline.check_journal import OVERDUE, check_aside, check_journals
+import pyarrow as pa
+
+from gateway.journal.schema import EVENT_WORDS, MESSAGE_EVENTS, VERSION
+from gateway.journal.segments import SegmentName
 from gateway.pipeline.check_lines import LineChecker
-from gateway.pipeline.check_tables import check_batches, check_computed, check_files, check_rollup
 from gateway.pipeline.lake import Lake, closed_before, last_batch
 from gateway.pipeline.lake_sql import Snapshot, SqlError
 from gateway.pipeline.progress import CheckOutput, first_few
-from gateway.pipeline.table_schemas import BATCH_TABLES
+from gateway.pipeline.stored_segments import OddFile, StoredSegment, listed
+from gateway.pipeline.table_schemas import BATCH_TABLES, COMPUTED_TABLES, schema_of
+
+OVERDUE: Final = 6 * 3600.0
+"""Seconds since the last write of a finished segment after which it should be in the lake, if not said otherwise."""
+
+_BATCH_OVERDUE: Final = timedelta(minutes=15)
+"""Age of a batch beyond which no ingest that runs is about to commit it or to compute the tables."""
+
+_MESSAGES: Final = ", ".join(repr(EVENT_WORDS.get(event, event)) for event in MESSAGE_EVENTS)
+# What the lines of a day sum up to. `queue` is left out: of level session it is in histograms only.
+_SUMS: Final = f"""
+with of_lines as (
+    select d, event,
+        sum(case when event in ('ack', 'nack') then n * coalesce(weight, 1) when event = 'dropped' then n
+            when event in ({_MESSAGES}) then coalesce(weight, 1) else 1 end) n,
+        sum(case when event in ('send', 'deliver') then coalesce(weight, 1) * coalesce(body_bytes, 0) else 0 end) bytes
+    from events
+    where d >= '%(since)s' and event in ({_MESSAGES}, 'open', 'close', 'dropped', 'connect', 'end', 'feature',
+        'subscribe', 'unsubscribe', 'error', 'blocked')
+    group by d, event),
+stat as (
+    select d, sum(counters['send']) send, sum(counters['send_bytes']) send_bytes, sum(counters['conf']) conf,
+        sum(counters['rejected']) rejected, sum(counters['dlv']) dlv, sum(counters['dlv_bytes']) dlv_bytes,
+        sum(counters['ack']) ack, sum(counters['requeue']) requeue, sum(counters['discard']) discard
+    from events where event = 'stat' and d >= '%(since)s' group by d),
+lines as (
+    select d, event, sum(n) n, sum(bytes) bytes from (
+        select * from of_lines
+        union all select d, 'send', send, send_bytes from stat
+        union all select d, 'confirm', coalesce(conf, 0) + coalesce(rejected, 0), 0 from stat
+        union all select d, 'deliver', dlv, dlv_bytes from stat
+        union all select d, 'ack', ack, 0 from stat
+        union all select d, 'nack', coalesce(requeue, 0) + coalesce(discard, 0), 0 from stat)
+    group by d, event),
+summed as (select d, event, sum(n) n, sum(bytes) bytes from rollup_10s
+    where event <> 'queue' and d >= '%(since)s' group by d, event)
+select coalesce(l.d, s.d) d, coalesce(l.event, s.event) event, coalesce(l.n, 0) n, coalesce(l.bytes, 0) bytes,
+    coalesce(s.n, 0) summed, coalesce(s.bytes, 0) summed_bytes
+from lines l full join summed s on s.d = l.d and s.event = l.event
+where coalesce(l.d, s.d) not in (select d from deleted_lines)
+order by 1, 2
+"""  # noqa: S608
 
 _BOOTS: Final = """
 select boot, max(node) node, sum(dropped) dropped, bool_or(closed) closed from boots group by boot order by boot
@@ -44,13 +91,13 @@ def check(
     snapshot = lake.snapshot()
     applied = min(last_batch(snapshot.tables[table]) for table in BATCH_TABLES)
     try:
-        if check_files(snapshot, output):
-            check_batches(lake, snapshot, applied, output)
+        if _check_files(snapshot, output):
+            _check_batches(lake, snapshot, applied, output)
             LineChecker(snapshot, applied, output, max(since, closed_before(snapshot.tables["segments"]))).check()
             _note_boots(snapshot, output)
-            check_rollup(snapshot, applied, output, since)
-            check_computed(snapshot, applied, output)
-        check_journals(snapshot, journals, check_aside(snapshot, output), overdue, output)
+            _check_rollup(snapshot, applied, output, since)
+            _check_computed(snapshot, applied, output)
+        _check_journals(snapshot, journals, _check_aside(snapshot, output), overdue, output)
     except SqlError as error:
         output.wrong(
             f"a table cannot be read: {error}",
@@ -77,3 +124,238 @@ def _note_boots(snapshot: Snapshot, output: CheckOutput) -> None:
             "They are running, or their last segments are not ingested, or they were killed: then up to 512 "
             "events, or 250 ms of them, may be missing at their ends, and at level session ten seconds of counts.",
         )
+
+
+# Tables as a whole: all files are there, the roll-up sums up to the events, the computed tables have all.
+
+
+def _check_files(snapshot: Snapshot, output: CheckOutput) -> bool:
+    """Check that the files of all tables are there and that the computed ones can be read; return whether they are."""
+    missing = [
+        f"{name}/{path}"
+        for name, table in snapshot.tables.items()
+        if table is not None
+        for path in table.repair(dry_run=True)["files_removed"]
+    ]
+    broken = [f"{name} ({reason})" for name in COMPUTED_TABLES if (reason := _why_unreadable(snapshot, name))]
+    if missing:
+        output.wrong(
+            f"{len(missing)} files of tables are not there: {first_few(missing)}",
+            "Restore them from a backup. If all are those of a computed table, remove its directory and run `pipeline "
+            "ingest`, which computes it again.",
+        )
+    elif broken:
+        output.wrong(
+            f"{len(broken)} computed tables cannot be read: {first_few(broken)}",
+            "Remove the table's directory and run `pipeline ingest`, which computes it again.",
+        )
+    return not missing
+
+
+def _why_unreadable(snapshot: Snapshot, table: str) -> str | None:
+    text = next(field.name for field in schema_of(table) if field.type == pa.string())
+    try:
+        snapshot.sql(f"select sum(length({text})) from {table}")  # noqa: S608
+    except SqlError as error:
+        return str(error)
+    return None
+
+
+def _check_batches(lake: Lake, snapshot: Snapshot, applied: int, output: CheckOutput) -> None:
+    """Check that no table has lost batches: a batch is in all of `BATCH_TABLES` before the next, or what is computed.
+
+    They are looked at again, since an ingest may have committed while the snapshot was taken.
+    """
+    newest = max(
+        *(last_batch(snapshot.tables[name]) - 1 for name in BATCH_TABLES),
+        *(last_batch(snapshot.tables[name]) for name in COMPUTED_TABLES),
+    )
+    behind = [name for name in BATCH_TABLES if lake.last_batch(name) < newest]
+    if behind:
+        output.wrong(
+            f"{len(behind)} tables lack batches that others have: {first_few(behind)}",
+            "Their files or their _delta_log were removed, or are of an old backup. Restore them, or ingest the "
+            "journal into a new lake.",
+        )
+        return
+    batches = snapshot.sql(f"select distinct batch from segments where batch > {applied}")["batch"].to_pylist()  # noqa: S608
+    if batches:
+        (output.wrong if _is_overdue(snapshot, applied) else output.note)(
+            f"{len(batches)} batches are planned and not in all tables yet",
+            "An ingest is running or was killed. The next ingest finishes them; they are not checked here.",
+        )
+
+
+def _is_overdue(snapshot: Snapshot, batch: int) -> bool:
+    """Whether the batches after this one are so old that no ingest that runs is about to finish them."""
+    since = snapshot.sql(f"select min(ingested) t from segments where batch > {batch}")["t"][0].as_py()  # noqa: S608
+    return since is None or datetime.now(UTC) - since > _BATCH_OVERDUE
+
+
+def _check_rollup(snapshot: Snapshot, applied: int, output: CheckOutput, since: str = "") -> None:
+    """Compare the sums of the roll-up with those of the events, by day, from a day on if one is given."""
+    unfinished = snapshot.sql(f"select distinct unnest(days) d from segments where batch > {applied}")["d"].to_pylist()  # noqa: S608
+    days, wrong = set(), []
+    for row in snapshot.rows(_SUMS % {"since": since}):
+        if row["d"] in unfinished:
+            continue
+        days.add(row["d"])
+        for what, key, expected in (("", "summed", row["n"]), ("bytes of ", "summed_bytes", row["bytes"])):
+            found = row[key]
+            if abs(expected - found) > 1e-9 * max(abs(expected), 1.0):
+                wrong.append(f"{row['d']} {what}{row['event']}: {found:,.0f} instead of {expected:,.0f}")
+    if wrong:
+        output.wrong(
+            f"the roll-up and the events differ: {first_few(wrong)}",
+            "One of them was changed: restore the lake from a backup, or ingest the journal into a new lake.",
+        )
+    else:
+        output.ok(f"the roll-up of {len(days):,} days has the same totals as the events")
+
+
+def _check_computed(snapshot: Snapshot, applied: int, output: CheckOutput) -> None:
+    """Check that all computed tables have the last batch. Their figures are not checked."""
+    lacking = {name: applied - has for name in COMPUTED_TABLES if (has := last_batch(snapshot.tables[name])) < applied}
+    if not lacking:
+        output.ok(f"computed tables: all {len(COMPUTED_TABLES)} have the last batch")
+        return
+    overdue = _is_overdue(snapshot, applied - max(lacking.values()))
+    (output.wrong if overdue else output.note)(
+        f"{len(lacking)} computed tables lack batches, up to {max(lacking.values()):,}: {first_few([*lacking])}",
+        "Run `pipeline ingest`, which computes them. (With --every it does so every five minutes.)",
+    )
+
+
+# The segments that journals still have.
+
+
+_ABANDONED_AFTER: Final = 3600.0
+"""Seconds without a write after which an open segment probably belongs to a dead gateway."""
+
+_ASIDE: Final = """
+select name, last_value(reason order by seen) reason from segments_aside
+where name not in (select name from segments) and d >= '%s' group by name order by name
+"""
+_WRONG_KINDS: Final = {
+    "changed": (
+        "ingested segments have changed since",
+        "A finished segment must never be written again. Find out who did; the lake has what was there first.",
+    ),
+    "overdue": (
+        "segments wait for hours",
+        "No ingest runs, it fails, or it does not read this journal. Run `pipeline ingest`, and look at its messages.",
+    ),
+    "too late": (
+        "segments are of days that the lake has closed",
+        "It has forgotten which of them it has. Move them elsewhere, or ingest them into another lake.",
+    ),
+    "refused": (
+        "files of the journal are no segments that may be read",
+        "Links could lead to any file. Put the segments themselves there.",
+    ),
+    "passed over": (
+        "segments were passed over, though later ones of the same boots are in the lake",
+        "Run `pipeline ingest`. If they are not in the lake then, ingest the journal into a new one.",
+    ),
+}
+_NOTED_KINDS: Final = {
+    "waiting": (
+        "segments are not ingested yet",
+        "They are newer than what the lake has of their boots, as usual. Run `pipeline ingest`.",
+    ),
+    "later": (
+        "segments are of another schema version",
+        "This release cannot read them, and their lines are not in the lake. Ingest with that which wrote them.",
+    ),
+    "odd": (
+        "files of the journal have names that no gateway gives",
+        "Nobody reads them. Give a segment its name again, or move the file elsewhere.",
+    ),
+    "abandoned": (
+        "open segments have not been written for an hour",
+        "Left by gateways that were killed, or that are idle. A gateway that starts on that node finishes them.",
+    ),
+}
+
+
+def _check_aside(snapshot: Snapshot, output: CheckOutput) -> set[str]:
+    """Tell which segments are aside, and why; return their names."""
+    closed = closed_before(snapshot.tables["segments"])
+    reasons = {row["name"]: f"{row['name']} ({row['reason']})" for row in snapshot.rows(_ASIDE % closed)}
+    if reasons:
+        output.wrong(
+            f"{len(reasons)} segments are aside: {first_few([*reasons.values()])}",
+            "Mend or restore them in their journals; the next `pipeline ingest` takes in those that have changed, and "
+            "`pipeline ingest --again` tries all of them.",
+        )
+    return {*reasons}
+
+
+def _check_journals(
+    snapshot: Snapshot, journals: Sequence[Path | str], aside: Container[str], overdue: float, output: CheckOutput
+) -> None:
+    """Compare the lake with the segments of journals.
+
+    Args:
+        snapshot: of the lake.
+        journals: directories or URLs.
+        aside: segments of which something was told already.
+        overdue: seconds, see `OVERDUE`.
+        output: of the check.
+
+    Raises:
+        PipelineError: a journal cannot be listed.
+    """
+    if not journals:
+        return
+    closed = closed_before(snapshot.tables["segments"])
+    known = {str(row["name"]): row["lines"] for row in snapshot.rows("select name, lines from segments")}
+    newest: dict[str, int] = {}
+    for each in map(SegmentName.read, known):
+        if each is not None:
+            newest[each.boot] = max(each.number, newest.get(each.boot, -1))
+    same, found = 0, {kind: list[str]() for kind in (*_WRONG_KINDS, *_NOTED_KINDS)}
+    for journal in journals:
+        for file in listed(journal):
+            if isinstance(file, OddFile):
+                found["refused" if file.is_refused else "odd"].append(str(file))
+                continue
+            if str(file.name) in aside:
+                continue
+            with suppress(FileNotFoundError):  # the gateway or `gc` has deleted it meanwhile
+                kind, text = _compared(file, known.get(str(file.name)), newest.get(file.name.boot, -1), closed, overdue)
+                if kind in found:
+                    found[kind].append(text)
+                same += kind == "same"
+    _tell(output.wrong, found, _WRONG_KINDS)
+    output.ok(f"{same:,} segments of the journal have as many lines as were ingested")
+    _tell(output.note, found, _NOTED_KINDS)
+
+
+def _tell(
+    tell: Callable[[str, str], None], found: Mapping[str, list[str]], kinds: Mapping[str, tuple[str, str]]
+) -> None:
+    for kind, (what, advice) in kinds.items():
+        if found[kind]:
+            tell(f"{len(found[kind])} {what}: {first_few(found[kind])}", advice)
+
+
+def _compared(segment: StoredSegment, lines: int | None, newest: int, closed: str, overdue: float) -> tuple[str, str]:
+    """How a segment compares with the lake, and what to print of it.
+
+    ``lines`` are those that were ingested, ``newest`` is the boot's last number in the lake, ``closed`` the first day
+    that is not closed, and ``overdue`` as in `_check_journals`.
+    """
+    name = str(segment.name)
+    if segment.is_open:
+        is_abandoned = time.time() - segment.written > _ABANDONED_AFTER
+        return "abandoned" if is_abandoned else "being written", segment.name.while_open
+    if segment.name.version != VERSION:
+        return "later", name
+    if lines is None:
+        if segment.day < closed:
+            return "too late", name
+        is_overdue = time.time() - segment.written > overdue
+        return "passed over" if segment.name.number < newest else "overdue" if is_overdue else "waiting", name
+    now = segment.count_lines()
+    return ("same", name) if now == lines else ("changed", f"{name}: {now:,} lines, {lines:,} when ingested")

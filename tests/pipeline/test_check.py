@@ -332,7 +332,7 @@ def test_computed_tables_must_have_the_last_batch(site: Site, monkeypatch: pytes
     site.ingest(site.segments[:-3])
     site.maker.ingest(site.segments[-3:], until=[*BATCH_TABLES, "segments", "boots"])
     assert "11 computed tables lack batches, up to 1: " in site.right()  # an ingest may be about to compute them
-    monkeypatch.setattr("gateway.pipeline.check_tables._OVERDUE", timedelta(0))
+    monkeypatch.setattr("gateway.pipeline.check._BATCH_OVERDUE", timedelta(0))
     assert "11 computed tables lack batches, up to 1: " in site.wrong()
 
 
@@ -364,5 +364,5 @@ def test_a_planned_batch_that_no_ingest_finishes_is_wrong(site: Site, monkeypatc
     site.ingest(site.segments[:-1])
     site.maker.ingest(site.segments[-1:], until=["segments"])
     assert "1 batches are planned and not in all tables yet" in site.right()
-    monkeypatch.setattr("gateway.pipeline.check_tables._OVERDUE", timedelta(0))
+    monkeypatch.setattr("gateway.pipeline.check._BATCH_OVERDUE", timedelta(0))
     assert "1 batches are planned and not in all tables yet" in site.wrong()

@@ -1,4 +1,7 @@
-"""``stomp-gateway pipeline report``: what a lake says, as one HTML page that needs no web server, or for programs."""
+"""``stomp-gateway pipeline report``: what a lake says, as one HTML page that needs no web server, or for programs.
+
+The page loads nothing from elsewhere and runs no script. What it has is in page.html.jinja.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,20 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from markupsafe import Markup
+
 from gateway.errors import PipelineError, UsageError
-from gateway.pipeline.report.findings import LAG, Found, as_json, as_prometheus, find
-from gateway.pipeline.report.page import empty_page, full_page
-from gateway.pipeline.report.queries import TEN_SECONDS, LakeQueries, Span, Sql, known_span, newest_line
-from gateway.pipeline.report.units import SECOND, micros_of
+from gateway.journal.schema import FEATURES
+from gateway.pipeline.report import charts
+from gateway.pipeline.report.filters import LATENCIES, TEMPLATES, shown
+from gateway.pipeline.report.findings import LAG, Found, as_json, as_prometheus, find, unit_of
+from gateway.pipeline.report.queries import TEN_SECONDS, LakeQueries, Row, Span, Sql, known_span, newest_line
+from gateway.pipeline.report.units import SECOND, micros_of, moment
 
 FORMATS: Final = ("html", "json", "prometheus")
 STANDARD_OUTPUT: Final = Path("-")
 
-_FORMATTED: Final[dict[str, Callable[[LakeQueries, Mapping[str, Found]], str]]] = {
-    "html": full_page, "json": as_json, "prometheus": as_prometheus,
-}  # fmt: skip
+_STYLE: Final = Path(__file__).with_name("style.css")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ def write_report(sql: Sql, options: ReportOptions, now: datetime | None = None) 
     known = known_span(sql)
     span, form = _requested(known, start, end), _FORMATTED[options.form]
     if span is None:  # the answer is about the time that was asked for
-        form = partial(empty_page, known) if options.form == "html" else form
+        form = partial(_empty_page, known) if options.form == "html" else form
         start = generated if start is None else start
         span = Span(start, max(start + TEN_SECONDS, end or 0))
     queries = LakeQueries(
@@ -70,9 +75,9 @@ def write_report(sql: Sql, options: ReportOptions, now: datetime | None = None) 
 
 def _check(options: ReportOptions) -> None:
     start, end = options.start, options.end
-    for option, moment in (("--from", start), ("--to", end)):
-        if moment and moment.utcoffset() is None:
-            raise UsageError(f"{option} {moment.isoformat()} has no time zone. Append Z for UTC.")
+    for option, limit in (("--from", start), ("--to", end)):
+        if limit and limit.utcoffset() is None:
+            raise UsageError(f"{option} {limit.isoformat()} has no time zone. Append Z for UTC.")
     if start and end and start >= end:
         raise UsageError(f"--from {start.isoformat()} is not before --to {end.isoformat()}. Exchange them.")
     if options.output != STANDARD_OUTPUT and options.output.is_dir():
@@ -108,3 +113,43 @@ def _write(output: Path, text: str) -> None:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+# The page.
+
+
+def _full_page(queries: LakeQueries, found: Mapping[str, Found]) -> str:
+    """The report on a span."""
+    queries.count()
+    span = queries.span
+    return _rendered(
+        queries, found, title=f"STOMP traffic {moment(span.start)} to {moment(span.end)} UTC", span=span,
+        as_of=span.end if queries.newest is None else queries.newest, ask=queries.rows,
+        slowest={row["event"]: row for row in queries.rows("slowest_vhosts")},
+        measured={row["event"]: row for row in queries.rows("latencies")}, width=queries.width,
+        wide=queries.wide, shown=shown, charts=charts, latencies=LATENCIES, known_features=FEATURES,
+    )  # fmt: skip
+
+
+def _empty_page(known: Span | None, queries: LakeQueries, found: Mapping[str, Found]) -> str:
+    """The page for a span without traffic: says so, what to do, and what needs attention nevertheless."""
+    return _rendered(queries, found, title="STOMP traffic: nothing to report", span=None, known=known)
+
+
+def _rendered(queries: LakeQueries, found: Mapping[str, Found], **context: object) -> str:
+    unit = unit_of(queries)
+
+    def sentence(each: Found, row: Row) -> Markup:
+        escaped = TEMPLATES.from_string(f"{{% autoescape true %}}{each.rule.sentence}{{% endautoescape %}}")
+        return Markup(escaped.render(row, unit=unit))  # noqa: S704 - it is escaped
+
+    page = TEMPLATES.get_template("page.html.jinja").render(
+        style=Markup(_STYLE.read_text(encoding="utf-8")),  # noqa: S704 - our own file
+        generated=queries.now, found=list(found.values()), sentence=sentence, **context,
+    )  # fmt: skip
+    return page + "\n"
+
+
+_FORMATTED: Final[dict[str, Callable[[LakeQueries, Mapping[str, Found]], str]]] = {
+    "html": _full_page, "json": as_json, "prometheus": as_prometheus,
+}  # fmt: skip
