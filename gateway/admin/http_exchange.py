@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from aiohttp import web
 
-from gateway.admin.listing import QueryError
+from gateway.admin.listing import QueryError, number
 from gateway.server.listen.accepted_connection import Peer
 
 HEADERS: Final = {
@@ -26,9 +26,6 @@ HEADERS: Final = {
 """Of every answer."""
 
 OTHER_PAGE: Final = "Another web page cannot ask for this."
-
-_DIGITS: Final = 9
-
 
 # Seconds: until the first request is complete; for the response to be made; for the response to be read and another
 # request to be complete.
@@ -64,11 +61,7 @@ def check_parameters(query: Mapping[str, str], *known: str) -> None:
 
 def seconds_of(query: Mapping[str, str], limit: TimeLimit) -> int:
     """The parameter ``seconds``. Raises `QueryError` for a value out of bounds."""
-    text = query.get("seconds", str(limit.default))
-    seconds = int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else 0
-    if not 1 <= seconds <= limit.most:
-        raise QueryError(f"seconds must be a whole number, from 1 to {limit.most}.")
-    return seconds
+    return number(query, "seconds", limit.default, limit.most)
 
 
 def json_answer(value: Any, status: int = 200) -> web.Response:  # noqa: ANN401 - JSON has every type

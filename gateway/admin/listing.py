@@ -73,7 +73,7 @@ class Listing(Generic[ItemT]):
         if key not in sortable:
             raise QueryError(f"Nothing can be sorted by {_quoted(key)}; known are {', '.join(sortable)}.")
         filters = {name: query[name] for name in self.filters if query.get(name)}
-        page, size = _number(query, "page", 1, None), _number(query, "page_size", _PAGE_SIZE, MAX_PAGE_SIZE)
+        page, size = number(query, "page", 1, None), number(query, "page_size", _PAGE_SIZE, MAX_PAGE_SIZE)
         for name, values in self.choices.items():
             if name in filters and filters[name] not in values:
                 raise QueryError(f"{name} is one of {', '.join(values)}.")
@@ -146,13 +146,14 @@ def _ordered(value: object) -> tuple[bool, Any]:
     return value is not None, value
 
 
-def _number(query: Mapping[str, str], name: str, default: int, most: int | None) -> int:
+def number(query: Mapping[str, str], name: str, default: int, most: int | None) -> int:
+    """A parameter that is a whole number from 1 to ``most``. Raises `QueryError` for any other."""
     text = query.get(name, str(default))
-    number = int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else 0
-    if number < 1 or (most is not None and number > most):
+    found = int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else 0
+    if found < 1 or (most is not None and found > most):
         bounds = "1 or more" if most is None else f"from 1 to {most}"
         raise QueryError(f"{name} must be a whole number, {bounds}.")
-    return number
+    return found
 
 
 def _quoted(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import add
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import ProcessCollector
@@ -51,14 +52,6 @@ _JOINED: Final[Mapping[str, Callable[[float, float], float]]] = {
 }
 
 
-def _added(one: float, other: float) -> float:
-    return one + other
-
-
-def _first(one: float, _: float) -> float:
-    return one
-
-
 def merged_families(parts: Sequence[Families]) -> Families:
     """The sums of several, in the order of the first that has each family."""
     merged: dict[str, Metric] = {}
@@ -66,7 +59,7 @@ def merged_families(parts: Sequence[Families]) -> Families:
     labels: dict[tuple[str, frozenset[tuple[str, str]]], dict[str, str]] = {}
     for family in (family for part in parts for family in part):
         _ = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-        joined = _first if family.type == "info" else _JOINED.get(family.name, _added)
+        joined = max if family.type == "info" else _JOINED.get(family.name, add)
         found = values.setdefault(family.name, {})
         for sample in family.samples:
             key = sample.name, frozenset(sample.labels.items())

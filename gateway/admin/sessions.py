@@ -28,10 +28,6 @@ def _virtual_host(client: ClientConnection) -> str | None:
     return client.session.settings.name or None
 
 
-def _label(client: ClientConnection) -> str | None:
-    return client.stats.label or None
-
-
 def _login(client: ClientConnection) -> str | None:
     login = client.session.login
     return None if login is None else shown(login)
@@ -39,10 +35,6 @@ def _login(client: ClientConnection) -> str | None:
 
 def _peer(client: ClientConnection) -> str:
     return client.stats.peer
-
-
-def _is_held(client: ClientConnection, wanted: str) -> bool:
-    return any(hold.value == wanted for hold in client.session.holds)
 
 
 def published(client: ClientConnection) -> int:
@@ -89,9 +81,9 @@ SESSIONS: Final[Listing[ClientConnection]] = Listing(
         "write_buffer_bytes": lambda client: client.write_buffer,
     },
     {
-        "virtual_host": is_exactly(_virtual_host, _label),
+        "virtual_host": is_exactly(_virtual_host, lambda client: client.stats.label or None),
         "login": is_exactly(_login),
-        "hold": _is_held,
+        "hold": lambda client, wanted: any(hold.value == wanted for hold in client.session.holds),
         "q": contains(_identity, _login, _peer, _virtual_host),
     },
     "connected_at",

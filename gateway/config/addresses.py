@@ -74,6 +74,12 @@ class SocketAddress(TextValue):
     def __str__(self) -> str:
         return f"{_bracketed(self.host)}:{self.port}"
 
+    def collides_with(self, other: SocketAddress) -> bool:
+        """Whether it is impossible to listen on both at once."""
+        if self.port != other.port or self.port == 0:
+            return False
+        return self.host in (other.host, _every_address(other.host)) or other.host == _every_address(self.host)
+
     @classmethod
     def read(cls, value: object) -> Self:
         """From text like `127.0.0.1:61613` or `[::1]:61613`; raises `mistake` for anything else."""
@@ -198,6 +204,11 @@ def _checked_host(host: str) -> str:
     if not host.isprintable():
         raise mistake("This is not the name of a host.", "It holds a character that cannot be printed.")
     return host
+
+
+def _every_address(host: str) -> str:
+    """The address that means all of a host's kind."""
+    return "::" if ":" in host else "0.0.0.0"  # noqa: S104 - compared with, not listened on
 
 
 def _bracketed(host: str) -> str:

@@ -29,7 +29,6 @@ from gateway.patterns import Pattern
 
 _KINDS: Final = ("tcp", "websocket", "unix")
 _TLS_FILES: Final = ("ca_file", "cert_file", "key_file")
-_WILDCARDS: Final = {"0.0.0.0": 4, "::": 6}  # noqa: S104 - compared with, not listened on
 _VERIFY_ADVICE: Final = "Set verify to optional or required."
 
 
@@ -135,11 +134,7 @@ def _collisions(address: ListenAddress, taken: list[tuple[Trail, ListenAddress]]
 def _collide(one: ListenAddress, other: ListenAddress) -> bool:
     if isinstance(one, UnixAddress) or isinstance(other, UnixAddress):
         return one == other
-    if one.port != other.port or one.port == 0:
-        return False
-    return one.host == other.host or any(
-        _WILDCARDS.get(wide.host) == (6 if ":" in narrow.host else 4) for wide, narrow in ((one, other), (other, one))
-    )
+    return one.collides_with(other)
 
 
 def _server_tls(top: dict[str, Any]) -> Iterator[Finding]:

@@ -88,7 +88,7 @@ class ListenersSection:
             port = moved.address.port
             if not 0 <= port <= MAX_PORT:
                 raise UsageError(f"--port-offset {self.port_offset} makes port {port} of {endpoint.address.port}")
-            other = next((taken for taken in self.taken if _collide(taken, moved.address)), None)
+            other = next((taken for taken in self.taken if taken.collides_with(moved.address)), None)
             if other is not None:
                 self.settings.report.note(about, f"{moved.address} is left out: {other} is the same port.")
                 continue
@@ -281,14 +281,3 @@ def _host_text(host: Term) -> str:
     if len(numbers) == len(items) == 8:  # noqa: PLR2004 - an IPv6 address
         return ":".join(f"{number:x}" for number in numbers) if any(numbers) else EVERY_IPV6
     return ""
-
-
-def _collide(one: SocketAddress, other: SocketAddress) -> bool:
-    """Whether it is impossible to listen on both at once."""
-    if one.port != other.port or not one.port:
-        return False
-    return one.host in (other.host, _every_address(other.host)) or other.host == _every_address(one.host)
-
-
-def _every_address(host: str) -> str:
-    return EVERY_IPV6 if ":" in host else EVERY_IPV4

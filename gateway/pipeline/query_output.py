@@ -20,7 +20,7 @@ import pyarrow as pa
 from gateway.errors import PipelineError, UsageError
 from gateway.pipeline.lake import Lake
 from gateway.pipeline.lake_sql import Snapshot, SqlError
-from gateway.pipeline.report.client_text import columns_of
+from gateway.pipeline.report.formats import columns_of
 
 FORMATS: Final = ("table", "csv", "json")
 _READING: Final = re.compile(

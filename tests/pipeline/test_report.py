@@ -20,22 +20,25 @@ from gateway.journal.histogram import bucket_of, highest_of, percentile
 from gateway.pipeline.lake import Lake
 from gateway.pipeline.report import FORMATS, ReportOptions, write_report
 from gateway.pipeline.report.charts import latency_ticks, lines
-from gateway.pipeline.report.client_text import columns_of, name_of, shortened, visible
-from gateway.pipeline.report.queries import MOST_POINTS, WIDTHS, Span
-from gateway.pipeline.report.units import (
+from gateway.pipeline.report.formats import (
     DAY,
     HOUR,
     MINUTE,
     SECOND,
+    columns_of,
     count,
     duration,
     latency,
     micros_of,
+    name_of,
     rate,
     share,
+    shortened,
     si,
     size,
+    visible,
 )
+from gateway.pipeline.report.queries import MOST_POINTS, WIDTHS, Span
 from gateway.pipeline.table_schemas import COLUMNS
 from tests.support.report_tables import A_DAY, A_MONTH, A_POINT, AN_HOUR, DEMO, START, Recipe, Rows, made_up
 

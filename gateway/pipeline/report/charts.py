@@ -19,10 +19,21 @@ import altair as alt
 import vl_convert
 from markupsafe import Markup
 
-from gateway.pipeline.report.client_text import columns_of, name_of, shortened
-from gateway.pipeline.report.filters import shown
+from gateway.pipeline.report.formats import (
+    DAY,
+    HOUR,
+    MILLISECOND,
+    MINUTE,
+    SECOND,
+    columns_of,
+    count,
+    duration,
+    latency,
+    name_of,
+    shortened,
+    shown,
+)
 from gateway.pipeline.report.queries import TEN_SECONDS, Span
-from gateway.pipeline.report.units import DAY, HOUR, MILLISECOND, MINUTE, SECOND, count, duration, latency
 
 LINES: Final = (
     ("var(--c1)", [1, 0], "circle"),

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.pipeline.report.client_text import ClientText
-from gateway.pipeline.report.filters import TEMPLATES
+from gateway.pipeline.report.formats import HOUR, MINUTE, TEMPLATES, ClientText, datetime_of
 from gateway.pipeline.report.queries import LakeQueries, Row
-from gateway.pipeline.report.units import HOUR, MINUTE, datetime_of
 
 JSON_VERSION: Final = 1
 """The version of the JSON's format: it grows when a name changes its meaning."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.journal.schema import FEATURES
-from gateway.pipeline.report.filters import LATENCIES, TEMPLATES
-from gateway.pipeline.report.units import DAY, HOUR, MINUTE, SECOND
+from gateway.pipeline.report.formats import DAY, HOUR, LATENCIES, MINUTE, SECOND, TEMPLATES
 
 if TYPE_CHECKING:
     import pyarrow as pa
