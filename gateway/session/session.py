@@ -143,24 +143,20 @@ class Session:
         """
         return self.context.rides_through and all(map(_outlives_consumers, subscriptions))
 
-    def is_quiet(self, subscriptions: Iterable[Subscription], *, publishing: bool) -> bool:
-        """Whether nothing is under way: no operation, and no delivery of these subscriptions that is not settled.
-
-        ``publishing``: and no message without its confirm.
-        """
+    def is_quiet(self, subscriptions: Iterable[Subscription]) -> bool:
+        """Whether nothing is under way: no operation, and no delivery of these subscriptions that is not settled."""
         context = self.context
         return (
             context.state is State.CONNECTED
             and not context.pending.asked
             and not self.is_recovering
-            and not (publishing and self.confirms)
             and all(subscription.ledger.outstanding == 0 for subscription in subscriptions)
         )
 
     def renew_publisher(self) -> bool:
         """Ask for another publishing channel in place of the present one; False if something else is under way."""
         context = self.context
-        if not self.is_quiet((), publishing=False) or self.has_publishes or Hold.COMMIT in self.holds:
+        if not self.is_quiet(()) or self.has_publishes or Hold.COMMIT in self.holds:
             return False
         context.ask(ops.PreparePublisher(self.has_confirms, None, is_fresh=True), None)
         return True

@@ -1,6 +1,8 @@
 """How one session leaves links that drain: its channels move at a quiet moment, in which nothing can be lost by it.
 
-Nobody polls for that moment. `look` is called after each batch of the session's work while it waits for one.
+The session is asked for another publishing channel, as for a bulk link. For subscriptions the moment has come when
+nothing that they delivered is unsettled. Nobody polls for it: `look` is called after each batch of the session's work
+while it waits for one.
 """
 
 from __future__ import annotations
@@ -8,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 from gateway.server.broker.broker_errors import CONNECTION_FORCED, UpstreamError
 from gateway.server.broker.channel import LinkChannel
@@ -17,10 +18,6 @@ from gateway.server.client.bridge_context import BridgeContext
 from gateway.server.client.consuming_channels import ConsumingChannels
 from gateway.server.client.publishing_channel import PublishingChannel
 from gateway.server.client.session_queues import SessionQueues
-from gateway.session.context import Hold
-
-# How long a client is held so that everything it has published is confirmed, in seconds.
-_HELD: Final = 0.5
 
 
 class LeavingLinks:
@@ -83,14 +80,14 @@ class LeavingLinks:
             await links.replace(link)
             if not links.is_replaced(link):
                 return
-        if self._is_quiet(link):
+        if self._publishing.channels_on(link):
+            if self._publishing.renew():
+                await self._until(lambda: self._context.session.operation is None)
+        elif self._is_quiet(link):
             await self._leave_now(link)
-        elif self._channels.subscriptions_on(link):
-            if link not in self._awaited:
-                self._awaited.add(link)
-                self.moments.append((partial(self._is_settled, link), partial(self._settled, link)))
-        elif self._publishing.channels_on(link):
-            await self._leave_when_confirmed(link)
+        elif link not in self._awaited and self._channels.subscriptions_on(link):
+            self._awaited.add(link)
+            self.moments.append((partial(self._is_settled, link), partial(self._settled, link)))
 
     def _may_leave(self, link: Link) -> bool:
         is_here = not self._is_over and link.closed is None
@@ -98,8 +95,7 @@ class LeavingLinks:
         return is_here and not self._queues.exclusive.has_any(link) and self._context.session.can_leave(subscriptions)
 
     def _is_quiet(self, link: Link) -> bool:
-        subscriptions, publishing = self._channels.subscriptions_on(link), self._publishing.channels_on(link)
-        return self._may_leave(link) and self._context.session.is_quiet(subscriptions, publishing=bool(publishing))
+        return self._may_leave(link) and self._context.session.is_quiet(self._channels.subscriptions_on(link))
 
     def _is_settled(self, link: Link) -> bool:
         return link.closed is not None or self._is_quiet(link)
@@ -113,25 +109,9 @@ class LeavingLinks:
         async with self._context.pool.drain.slots:
             await self.leave(link)
 
-    async def _leave_when_confirmed(self, link: Link) -> None:
-        """Nothing more is published meanwhile, so all that was is confirmed soon."""
-        self._context.session.holds.add(Hold.LINK_LOST)
-        try:
-            async with asyncio.timeout(_HELD):
-                await self._until(lambda: self._is_quiet(link))
-            if self._is_quiet(link):
-                await self._leave_now(link)
-        except TimeoutError:
-            # The client goes on until it is asked again.
-            pass
-        finally:
-            if not self._context.session.is_recovering:
-                self._context.session.holds.discard(Hold.LINK_LOST)
-                self._context.bridge.advance()
-
     async def _leave_now(self, link: Link) -> None:
         """To the session this is the loss of a link. Messages on their way from the broker return to their queue."""
-        left = [*self._channels.channels_on(link), *self._publishing.channels_on(link)]
+        left = self._channels.channels_on(link)
         for channel in left:
             channel.discard(self._context.bridge)
         closing = self._context.spawn(self._close(left), "leave")

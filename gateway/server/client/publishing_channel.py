@@ -246,15 +246,16 @@ class PublishingChannel:
             UpstreamError: the broker has refused something that was published on it.
         """
         channel, now = self._channel, asyncio.get_running_loop().time()
-        moves = channel is not None and self._is_bulk is not (channel.link.purpose == BULK)
+        is_on_bulk = channel is not None and channel.link.purpose == BULK
+        moves = channel is not None and (channel.link.is_draining or is_on_bulk is not self._is_bulk)
         if moves or now - self._replaced_at >= _REPLACED_FOR:
             self._replaced_at = now
             if await self._answered() and not self._session.confirms.has_refused:
                 await self._drop()
                 if channel is not None and channel.closed is not None:
                     raise channel.closed
-            elif moves:
-                self._is_bulk = not self._is_bulk
+            else:
+                self._is_bulk = is_on_bulk
 
     async def _answered(self) -> bool:
         """Wait for the broker's answers to what was published, but not for long; whether they came."""
@@ -340,6 +341,13 @@ class PublishingChannel:
         if self._is_bulk is not is_bulk and self._session.renew_publisher():
             self._is_bulk = is_bulk
             self._context.bridge.advance()
+
+    def renew(self) -> bool:
+        """Have the session ask for another channel, since this link drains; False if it does something else."""
+        is_asked = self._session.renew_publisher()
+        if is_asked:
+            self._context.bridge.advance()
+        return is_asked
 
     def follow(self, link: Link) -> bool:
         """Hold or release the client as its publishing link needs; whether that is this link."""

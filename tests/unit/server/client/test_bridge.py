@@ -321,17 +321,24 @@ def test_only_so_many_sessions_leave_at_a_time_and_the_others_wait_for_their_tur
     play(scene)
 
 
-def test_a_session_that_ends_while_it_leaves_gives_its_turn_back() -> None:
+@pytest.mark.parametrize(
+    ("frame", "purpose", "last"),
+    [
+        ("SEND\ndestination:/topic/t\n\nhi", "publish", "Confirm.Select"),
+        ("SUBSCRIBE\nid:1\ndestination:/queue/q\n\n", "consume", "Basic.Consume"),
+    ],
+)
+def test_a_session_that_ends_while_it_leaves_gives_its_turn_back(frame: str, purpose: str, last: str) -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
-        await client.say("SEND\ndestination:/topic/t\n\nhi")
-        client.session.confirm(1, False, True)
-        [link] = [link for link in broker.links if link.purpose == "publish"]
+        await client.say(frame)
+        client.session.confirm(client.session.confirms.last_sequence, False, True)
+        [link] = [link for link in broker.links if link.purpose == purpose]
         link.drain()
         # The session's channel is closed, and never comes back.
-        broker.script = lambda link, method: None if method.name == "Confirm.Select" else usual_answer(method)
+        broker.script = lambda link, method: None if method.name == last else usual_answer(method)
         leaving = asyncio.ensure_future(client.bridge.leave(link))
-        await asyncio.sleep(10)
-        assert (leaving.done(), client.session.is_recovering) == (False, True)
+        await asyncio.sleep(1)
+        assert (leaving.done(), client.session.operation is None, link.channels) == (False, False, 0)
         client.leave()
         await asyncio.wait_for(leaving, 10)
 
