@@ -79,6 +79,8 @@ class Bridge:
     ) -> None:
         self._session = session
         self._callbacks = callbacks
+        # A link calls the connection itself, once per read: the bridge has no part in that.
+        self.flush_batch = callbacks.flush_batch
         self._pool = pool
         self._login = login
         self._client = client
@@ -155,14 +157,6 @@ class Bridge:
     def has_parts(self) -> bool:
         """Whether the session has needed a channel."""
         return self._parts is not None
-
-    def flush_batch(self) -> None:
-        """The session got the data of one read from the broker. HOT: once per such read."""
-        if self._parts is not None and self._parts.leaving.moments:
-            # Perhaps one has come.
-            self._callbacks.advance()
-        else:
-            self._callbacks.flush_batch()
 
     def advance(self) -> None:
         """The session may go on."""
