@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final, NamedTuple
 
 from gateway.amqp import methods
@@ -19,6 +19,9 @@ from gateway.pieces import Body, Piece
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
 from gateway.server.broker.link import Link, LinkUser
 from gateway.session.queues import Argument, QueueSpec
+
+CLOSED_WITHIN: Final = 10.0
+"""How long the end of a channel is waited for, in seconds: the broker does not answer while a queue is away."""
 
 # From this release on a quorum queue counts what returns with the end of a channel toward its delivery-limit, and not
 # what basic.nack returns. Older ones count both.
@@ -155,10 +158,15 @@ class LinkChannel:
         self.on_closed = self.on_cancelled = None
         self.set_sink(Sink(ignore_delivery, ignore_confirm, owner))
 
-    async def close_for(self, owner: object) -> None:
-        """Close the channel of a session that uses it no longer; what is still delivered returns to its queue."""
+    async def close_for(self, owner: object, *, within: float | None = None) -> None:
+        """Close the channel of a session that uses it no longer; what is still delivered returns to its queue.
+
+        The end is waited for, but for no longer than so many seconds.
+        """
         self.abandon(owner)
-        await self.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self.close()
 
     def abandon(self, owner: object) -> None:
         """The same without a wait for the broker's answer, which may take as long as a queue is away."""

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
-from typing import Final
 
 from gateway.amqp.splitter import Sink
-from gateway.server.broker.channel import LinkChannel, ignore_confirm
+from gateway.server.broker.channel import CLOSED_WITHIN, LinkChannel, ignore_confirm
 from gateway.server.broker.link import CLOSING_AT_ONCE, Link
 from gateway.server.client.bridge_context import BridgeContext
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.subscription import Subscription
-
-# How long the end of a channel is waited for, in seconds: the broker does not answer while a queue is away.
-_CLOSED_WITHIN: Final = 10.0
 
 
 class ConsumingChannels:
@@ -148,9 +144,7 @@ class ConsumingChannels:
             _ = channel.delete_queue(queue)
         elif not counts:
             channel.give_back()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSED_WITHIN):
-                await channel.close_for(self._context.bridge)
+        await channel.close_for(self._context.bridge, within=CLOSED_WITHIN)
         if self.pausable.has(channel):
             self.pausable.read_or_pause()
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gateway.amqp.splitter import Sink
 from gateway.server.broker.broker_errors import CONNECTION_FORCED, NOT_FOUND, LinkDownError, UpstreamError
-from gateway.server.broker.channel import LinkChannel, ignore_delivery
+from gateway.server.broker.channel import CLOSED_WITHIN, LinkChannel, ignore_delivery
 from gateway.server.broker.link import Link
 from gateway.server.broker.login_links import BULK
 from gateway.server.broker.queue_watch import PROMPT, QueueState
@@ -251,7 +251,8 @@ class PublishingChannel:
         if moves or now - self._replaced_at >= _REPLACED_FOR:
             self._replaced_at = now
             if await self._answered() and not self._session.confirms.has_refused:
-                await self._drop()
+                # Everything is answered: the end of the channel adds nothing, and a broker that hangs never tells it.
+                await self._drop(within=CLOSED_WITHIN)
                 if channel is not None and channel.closed is not None:
                     raise channel.closed
             else:
@@ -265,10 +266,10 @@ class PublishingChannel:
             await asyncio.sleep(_BETWEEN_LOOKS)
         return False
 
-    async def _drop(self) -> None:
+    async def _drop(self, *, within: float | None = None) -> None:
         channel = self.take()
         if channel is not None:
-            await channel.close_for(self._context.bridge)
+            await channel.close_for(self._context.bridge, within=within)
 
     async def close(self, channel: LinkChannel | None) -> None:
         """Close the channel that was taken: when this returns, the broker has handled all publishes.

@@ -345,6 +345,22 @@ def test_a_session_that_ends_while_it_leaves_gives_its_turn_back(frame: str, pur
     play(scene)
 
 
+def test_a_publisher_leaves_a_broker_that_answers_nothing_any_more() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SEND\ndestination:/topic/t\n\nhi")
+        client.session.confirm(1, False, True)
+        [old] = [link for link in broker.links if link.purpose == "publish"]
+        old.drain()
+        broker.script = lambda link, method: None if link is old else usual_answer(method)
+        await asyncio.wait_for(client.bridge.leave(old), 20)
+        broker.methods.clear()
+        await client.say("SEND\ndestination:/topic/t\n\nhi")
+        assert broker.methods.count("Basic.Publish") == 1
+        assert not client.session.holds
+
+    play(scene)
+
+
 def test_a_consumer_moves_although_messages_are_not_confirmed_and_a_publisher_does_not() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         await client.say("SUBSCRIBE\nid:1\ndestination:/queue/q\n\n", "SEND\ndestination:/topic/t\n\nx")
