@@ -21,7 +21,6 @@ from gateway.server.client.client_log import ClientLog
 from gateway.server.client.failed_logins import Answer, TooManyFailedLoginsError
 from gateway.server.client.session_limits import LimitReachedError, SessionLimits, SessionRates
 from gateway.server.listen.accepted_connection import Peer
-from gateway.server.log_limits import LogLimits
 from gateway.session import error_frames, ops
 from gateway.session.connect import claims_of
 
@@ -36,15 +35,14 @@ class LoginHandler:
     """
 
     __slots__ = (
-        "_client", "_deadline", "_is_closed", "_limits", "_links", "_log", "_log_limits", "_patience", "_peer", "_pool",
-        "_session", "is_kept_back", "rates",
+        "_client", "_deadline", "_is_closed", "_limits", "_links", "_log", "_patience", "_peer", "_pool", "_session",
+        "is_kept_back", "rates",
     )  # fmt: skip
 
     def __init__(
         self,
         pool: LinkPool,
         limits: SessionLimits,
-        log_limits: LogLimits,
         client_log: ClientLog,
         peer: Peer,
         client: str,
@@ -55,7 +53,6 @@ class LoginHandler:
         self.rates: SessionRates | None = None
         self._pool = pool
         self._limits = limits
-        self._log_limits = log_limits
         self._log = client_log
         self._peer = peer
         self._client = client
@@ -126,7 +123,7 @@ class LoginHandler:
             self._log.login_refused(name, credentials.login, str(full))
             return ops.LoginNotTried(error_frames.too_many_sessions(full.scope, full.limit))
         except LinkDownError as down:
-            if not self._is_closed and (left_out := self._log_limits.for_virtual_host(name)) is not None:
+            if not self._is_closed and (left_out := self._pool.log_limits.for_virtual_host(name)) is not None:
                 log.warning(
                     "upstream unreachable",
                     virtual_host=name,

@@ -49,10 +49,10 @@ class Logins:
 
         monkeypatch.setattr(Dialer, "open_link", open_link)
         clock = asyncio.get_running_loop().time
-        self.log_limits, self.limits = LogLimits(Logging(), clock), SessionLimits(clock)
+        log_limits, self.limits = LogLimits(Logging(), clock), SessionLimits(clock)
         self._tasks: set[asyncio.Task[None]] = set()
         self.pool = LinkPool(
-            clock, self._spawn, Journal(GatewayConfig()), GatewayStats(("/",)), "node", TlsContexts(), self.log_limits,
+            clock, self._spawn, Journal(GatewayConfig()), GatewayStats(("/",)), "node", TlsContexts(), log_limits,
             PacedWork(),
         )  # fmt: skip
 
@@ -64,7 +64,7 @@ class Logins:
         """Another client, at an address."""
         until = asyncio.get_running_loop().time() + 3600
         peer = Peer(host, 1)
-        return LoginHandler(self.pool, self.limits, self.log_limits, Mock(ClientLog), peer, "client", "session", until)
+        return LoginHandler(self.pool, self.limits, Mock(ClientLog), peer, "client", "session", until)
 
     async def close(self) -> None:
         await self.pool.close()
