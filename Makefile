@@ -12,7 +12,7 @@ WORKERS := 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test quick lint style types law docs tests test-brokers test-pythons test-deb dist deb kills clients fuzz audit mutants bench bench-journal bench-ingest
+.PHONY: help setup run test quick lint style types law docs programs tests test-brokers test-pythons test-deb dist deb kills clients fuzz audit mutants bench bench-journal bench-ingest
 .PHONY: bench-floor bench-full bench-growth bench-neighbours bench-pages bench-report bench-stream bench-workers demo-pipeline demo-cluster chaos soak clean
 .SILENT:
 
@@ -73,12 +73,19 @@ setup: $(STAMP)
 run: $(STAMP)
 	$(BIN)/python -m deploy.local.run
 
-test: lint tests
+# Two at a time: mypy uses one processor for longer than the others together. Downloads wait for the network.
+TOGETHER := $(MAKE) --no-print-directory --jobs 2 --output-sync=target
 
-lint: style types law docs
+test: $(PIPELINE)
+	$(TOGETHER) types programs style law docs
+	$(MAKE) --no-print-directory tests
+
+lint: $(PIPELINE)
+	$(TOGETHER) types style law docs
 
 # What needs no broker and none of the programs of `make tests`, with fewer examples of Hypothesis.
-quick: style types law
+quick: $(PIPELINE)
+	$(TOGETHER) types style law
 	echo "== quick tests"
 	HYPOTHESIS_PROFILE=few $(BIN)/python -m pytest tests/unit tests/property --ignore tests/unit/deploy -n 2 $(PYTEST)
 
@@ -100,13 +107,16 @@ docs: $(STAMP)
 	mkdir -p var
 	$(BIN)/zensical build --config-file .mkdocs.yml --strict >var/docs.log 2>&1 || { cat var/docs.log; exit 1; }
 
-# More workers than processors, because the tests often wait.
-tests: $(PIPELINE)
-	echo "== tests"
+# What some tests need beside Python. Each command does nothing if the program is here.
+programs: $(STAMP)
 	$(BIN)/python -m deploy.local.chromium
 	$(BIN)/python -m deploy.local.promtool
 	$(BIN)/python -m deploy.local.kube_programs
 	$(BIN)/python -m deploy.local.load_balancers
+
+# More workers than processors, because the tests often wait.
+tests: $(PIPELINE) programs
+	echo "== tests"
 	$(BIN)/python -m pytest -m "not clients and not kills and not deb and not brokers" $(or $(PYTEST),-n $(WORKERS))
 	echo "To test clients in Ruby, Perl and JavaScript: make clients"
 

@@ -6,23 +6,29 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text("utf-8")
-MODULES = {path: ast.parse(path.read_text("utf-8")) for path in sorted((ROOT / "gateway").rglob("*.py"))}
 
 _FACES = ("__init__", "__main__")
 
 
+@cache
+def _modules() -> dict[Path, ast.Module]:
+    """All modules of the gateway. Every worker imports this file, and only one of them needs to read them."""
+    return {path: ast.parse(path.read_text("utf-8")) for path in sorted((ROOT / "gateway").rglob("*.py"))}
+
+
 def _classes() -> Iterator[str]:
-    for tree in MODULES.values():
+    for tree in _modules().values():
         yield from (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
 
 
 def _names() -> Iterator[str]:
     """Every name that the code gives: modules, classes, functions, arguments, variables and attributes."""
-    for path, tree in MODULES.items():
+    for path, tree in _modules().items():
         yield path.stem
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -45,7 +51,7 @@ def test_no_class_name_stands_for_two_things() -> None:
 
 
 def test_no_module_name_stands_three_times() -> None:
-    stems = Counter(path.stem for path in MODULES if path.stem not in _FACES)
+    stems = Counter(path.stem for path in _modules() if path.stem not in _FACES)
     assert not [name for name, count in stems.items() if count > 2]
 
 
@@ -55,7 +61,7 @@ def test_every_place_that_the_architecture_names_exists() -> None:
     methods = set(re.findall(r"`([A-Z]\w+\.\w+)`", page))
     there = {
         f"{node.name}.{method.name}"
-        for tree in MODULES.values()
+        for tree in _modules().values()
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
         for method in node.body
