@@ -1,4 +1,4 @@
-"""``python -m tests.chaos``: many seeded runs with faults, or one again."""
+"""``python -m tests.chaos``: many seeded runs with faults, or some of them again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _campaign(options: argparse.Namespace) -> int:
-    seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.runs)
+    seeds = options.seed or range(options.first, options.first + options.runs)
     deadline = time.monotonic() + options.minutes * 60
     totals = _Totals()
     left = deque(seeds)
@@ -134,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--runs", type=_positive(int), default=200, help="how many; 200 without")
     parser.add_argument("--first", type=int, default=1, metavar="SEED", help="the first seed; 1 without")
-    parser.add_argument("--seed", type=int, help="only this one")
+    parser.add_argument("--seed", type=int, nargs="+", help="only this one, or only these")
     parser.add_argument("--only", type=Harm, choices=list(Harm), metavar="FAULT", help="this fault in every run, alone")
     parser.add_argument(
         "--minutes", type=_positive(float), default=120.0, help="the most that all runs may take; 120 without"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from typing import Any
 
 import pytest
 
@@ -251,12 +252,13 @@ async def test_log_check_sessions_and_status_tell_of_the_alarm(control: Broker, 
             assert await late_holds() == []
 
 
-async def exchange_heart_beats(client: StompClient, seconds: float) -> None:
-    """Answer each heart-beat of the gateway with one of the client, for so many seconds; nothing else may come."""
-    began = asyncio.get_running_loop().time()
-    while asyncio.get_running_loop().time() - began < seconds:
+async def exchange_heart_beats(client: StompClient, meanwhile: Coroutine[Any, Any, None]) -> None:
+    """Answer each heart-beat of the gateway with one of the client until that is done; nothing else may come."""
+    done = asyncio.create_task(meanwhile)
+    while not done.done():
         assert await client.reader.readexactly(1) == b"\n"
         client.writer.write(b"\n")
+    await done
 
 
 async def test_a_held_client_that_sends_heart_beats_stays_and_one_that_is_silent_does_not(
@@ -266,14 +268,14 @@ async def test_a_held_client_that_sends_heart_beats_stays_and_one_that_is_silent
     # The client answers each heart-beat, so that a gateway that is late by seconds gets enough of them.
     async with StompClient.logged_in(process.address, heart_beat="2000,250") as client, within(60):
         await client.ask("SEND", b"first", destination=destination)
-        await alarm.set()
+        await exchange_heart_beats(client, alarm.set())
         client.write("SEND", b"x", destination=destination, receipt="r")
         # The broker tells of its alarm when it is published to; the next message is the last one that is read.
-        await exchange_heart_beats(client, seconds=1)
+        await exchange_heart_beats(client, asyncio.sleep(1))
         client.write("SEND", b"x", destination=destination, receipt="s")
         client.write("BEGIN", transaction="behind", receipt="t")
         # Nobody reads this client now. Its heart-beats count all the same, and the gateway's own go on.
-        await exchange_heart_beats(client, seconds=6)
+        await exchange_heart_beats(client, asyncio.sleep(6))
         await client.expect("ERROR", message="Heart-beat timeout")
 
 

@@ -255,15 +255,19 @@ class Bridge:
         if not is_asked or refusal.method == PUBLISH or not self._session.settings.upstream.ride_through:
             return False
         state = QueueState.AWAY if refusal.method == QUEUE_DECLARE else QueueState.DELETED
+        is_starting = refusal.method == QUEUE_BIND
         if refusal.method == CONSUME and isinstance(operation, ops.Subscribe):
+            # It was declared just now, and went with those of a lost node, which RabbitMQ deletes by name.
+            is_starting = operation.queue is not None
             try:
                 state = await self._login.links.queue_watch.state(operation.queue_name)
             except UpstreamError:
                 return False
         if state is QueueState.AWAY:
             self._note_away(refusal)
-        is_starting = refusal.method == QUEUE_BIND and self._pool.is_unsettled(self._session.settings, _STARTS_WITHIN)
-        return is_starting or state is not QueueState.DELETED
+        if state is not QueueState.DELETED:
+            return True
+        return is_starting and self._pool.is_unsettled(self._session.settings, _STARTS_WITHIN)
 
     def _note_away(self, refusal: UpstreamError) -> None:
         self._pool.queue_away(self._session.settings)

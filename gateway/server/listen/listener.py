@@ -326,7 +326,12 @@ class OpenListener:
         protocol = treatment.make_protocol(accepted)
         context = None if treatment.tls is None else treatment.tls.context
         if context is None:
-            await self._loop.connect_accepted_socket(lambda: protocol, connection)
+            try:
+                await self._loop.connect_accepted_socket(lambda: protocol, connection)
+            except asyncio.CancelledError:
+                # The connection has begun. uvloop closes it and does not tell the protocol; asyncio tells it once more.
+                protocol.connection_lost(None)
+                raise
             return
         alert, timeout = HandshakeAlert(connection), max(deadline - self._loop.time(), 0.001)
         try:

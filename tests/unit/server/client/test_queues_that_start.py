@@ -108,6 +108,30 @@ def test_an_exchange_that_is_not_found_is_waited_for_shortly_after_a_change_of_t
     play(scene)
 
 
+@pytest.mark.parametrize(("ago", "waits"), [(5.0, True), (20.0, False)])
+def test_a_queue_that_goes_between_declaration_and_consumer_is_declared_again_shortly_after_a_change_of_the_brokers(
+    ago: float, waits: bool
+) -> None:
+    """RabbitMQ deletes what a lost node had by name, also what was declared again since."""
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        client.is_unsettled, client.changed_ago = True, ago
+
+        def script(link: Link, method: Frame) -> Frame | None:
+            if isinstance(method, commands.Basic.Consume):
+                return commands.Channel.Close(404, "NOT_FOUND - no queue 'q' in vhost '/'", 60, 20)
+            return answer_without_queue(method)
+
+        broker.script = script
+        await client.say("SUBSCRIBE\nid:1\ndestination:/topic/a\nreceipt:1\n\n", seconds=3)
+        assert (b"message:not_found" in client.output) is not waits
+        broker.script = lambda link, method: usual_answer(method)
+        await asyncio.sleep(10)
+        assert client.output.rstrip().endswith(b"RECEIPT\nreceipt-id:1\n\n\0") is waits
+
+    play(scene)
+
+
 def test_a_queue_that_does_not_come_is_the_error_that_the_broker_gave() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         client.is_unsettled = True

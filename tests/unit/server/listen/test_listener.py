@@ -266,6 +266,34 @@ async def test_a_listener_that_closes_drops_what_is_just_beginning() -> None:
         assert listener.connections == 0
 
 
+def test_a_listener_that_closes_tells_the_connection_that_has_just_begun() -> None:
+    """On uvloop, which then closes a connection without a word to its protocol."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def scene() -> None:
+        begun: list[OpenListener] = []
+        factory = SilentFactory()
+
+        class Closing(asyncio.Protocol):
+            lost = 0
+
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                begun.pop().close()
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                self.lost += 1
+
+        protocol = Closing()
+        factory.connect = lambda accepted: protocol  # type: ignore[method-assign]
+        async with opened(factory, proxied=False) as listener:
+            begun.append(listener)
+            assert await visit(listener.addresses[0], b"") == b""
+            assert (protocol.lost, listener.connections) == (1, 0)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scene())
+
+
 async def test_a_connection_that_is_reset_before_it_is_accepted_has_an_address() -> None:
     factory = WelcomeFactory()
     async with opened(factory) as listener:
