@@ -30,7 +30,8 @@ Address = tuple[str, int]
 
 _ADMIN_LISTENING = re.compile(r'"url": "(https?)://([^"]+):([0-9]+)/"')
 _LISTENING = re.compile(r'"address": "([^"]+):([0-9]+)"')
-_START_WITHIN = 30.0
+# Only a failing test waits so long; on a machine that is busy with other work a start can take a minute.
+_START_WITHIN = 120.0
 _STOP_WITHIN = 20.0
 
 
