@@ -7,6 +7,7 @@ read at all raises.
 
 from __future__ import annotations
 
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -99,12 +100,22 @@ class SegmentListing:
             return
         name = SegmentName.read(path.name)
         hidden, unfinished = path.name.startswith("."), path.name.endswith(OPEN_SUFFIX)
-        if name is None or hidden != unfinished:
+        if name is None or hidden != unfinished or _is_odd(path):
             self.unknown.append(path)
         elif name.version != VERSION:
             self.later.append(path)
         else:
             (self.being_written if unfinished else self.finished).append(Segment(path.parent, name))
+
+
+def _is_odd(path: Path) -> bool:
+    """Whether a file is a link, which could lead to any file, or a pipe, on which a reader would wait for ever."""
+    try:
+        mode = path.lstat().st_mode
+    except OSError:  # deleted or renamed since
+        return False
+    # A directory cannot be opened, so that it is reported as a segment that cannot be read.
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def days(directory: Path) -> list[Path]:

@@ -150,8 +150,8 @@ class SessionRecorder:
         lines.put(line)
         lines.use(features)
 
-    def unsubscribed(self, subscription: CountedSubscription, how: str) -> None:
-        """Write the last counts of a subscription, and that it ended."""
+    def unsubscribed(self, subscription: CountedSubscription, how: str, *, is_left: bool = False) -> None:
+        """Write the last counts of a subscription, and that it ended. ``is_left``: its deliveries did not go back."""
         counter = self._deliveries.pop(subscription, None)
         if counter is None:
             return
@@ -159,7 +159,8 @@ class SessionRecorder:
         self.writer.clock.tick()
         if isinstance(counter, DeliveryStats):
             lines.put(counter.take())
-        outstanding = 0 if subscription.mode is AckMode.AUTO else subscription.stats.outstanding
+        is_nothing_returned = is_left or subscription.mode is AckMode.AUTO
+        outstanding = 0 if is_nothing_returned else subscription.stats.outstanding
         lines.returned(outstanding)
         if fields.has_begun:
             destination, kind, identifier, queue = fields.destination, fields.kind, fields.identifier, fields.queue

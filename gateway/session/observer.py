@@ -40,10 +40,11 @@ class SessionObserver(Protocol):
     def subscribed(self, operation: ops.Subscribe, queue_name: str) -> None:
         """A subscription began, on this queue."""
 
-    def unsubscribed(self, subscription: Subscription, how: str) -> None:
+    def unsubscribed(self, subscription: Subscription, how: str, *, is_left: bool = False) -> None:
         """A subscription is about to end.
 
         ``how``: ``unsubscribe``, ``deleted`` with its queue, ``cancelled`` by the broker, or ``revoked``.
+        ``is_left``: its unsettled deliveries stay with the session, which may still settle them.
         """
 
     def queue_away(self, subscription: Subscription) -> None:

@@ -255,9 +255,11 @@ class SubscribeHandler:
             raise error_frames.no_subscription(description)
         delete = queue_to_delete(subscription, headers, context.settings, context.destination_rules)
         context.settle_if_writable()
+        is_left = delete is None and context.settings.next_release and context.subscriptions.may_leave(subscription)
         if context.observer is not None:
-            context.observer.unsubscribed(subscription, "unsubscribe" if delete is None else "deleted")
-        if delete is None and context.settings.next_release and context.subscriptions.may_leave(subscription):
+            how = "unsubscribe" if delete is None else "deleted"
+            context.observer.unsubscribed(subscription, how, is_left=is_left)
+        if is_left:
             context.subscriptions.leave(subscription)
             context.ask(ops.Unsubscribe(subscription, None, subscription.ledger.last_tag), frame)
             return

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 import random
 import threading
 import tracemalloc
@@ -114,11 +115,13 @@ def test_a_listing_tells_files_apart(day: Path) -> None:
                  f"{_name(4)}.open"):  # fmt: skip
         (day / name).touch()
     (day.parent / "notes").mkdir()
+    (day / str(_name(5))).symlink_to(day / str(_name(1)))
+    os.mkfifo(day / str(_name(6)))
     listing = list_segments(day.parent)
     assert [segment.name.number for segment in listing.finished] == [1]
     assert [segment.name.number for segment in listing.being_written] == [2]
     assert [path.name for path in listing.later] == [str(_name(0)).replace("v1", "v2")]
-    assert len(listing.unknown) == 3
+    assert len(listing.unknown) == 5
 
 
 def test_a_directory_that_cannot_be_read_is_a_sentence(day: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 import pytest
@@ -67,10 +67,11 @@ class JournalledSession:
     """A session that is journalled."""
 
     def __init__(
-        self, level: str, max_destinations: int = 10_000, *, before: str | None = None, correlate: bool = False
-    ) -> None:
+        self, level: str, max_destinations: int = 10_000, *, before: str | None = None, correlate: bool = False,
+        compatibility: Literal["released", "next"] = "released",
+    ) -> None:  # fmt: skip
         self.writer = RecordingWriter()
-        self.play = Playbook(VirtualHost(name="/", selectors=True))
+        self.play = Playbook(VirtualHost(name="/", selectors=True, compatibility=compatibility))
         writer, destinations = cast(Writer, self.writer), DestinationNames((), max_destinations)
         users, by_message = UserNames(None), level == "message"
         journal = VirtualHostJournal(writer, users, destinations, by_message, 1.0, "full", (), correlate)
@@ -238,6 +239,22 @@ def test_an_unsubscribe_that_deletes_says_so(journalled: Callable[[str], Journal
     at.play.broker(ops.Unsubscribed())
     at.play.client("UNSUBSCRIBE", "id:2")
     assert [line["x"] for line in at.writer.lines("unsub")] == ["deleted", "unsubscribe"]
+
+
+@pytest.mark.parametrize("level", ["session", "message"])
+def test_what_is_settled_after_an_unsubscribe_was_not_returned_by_it(level: str) -> None:
+    at = JournalledSession(level, compatibility="next")
+    subscription = at.play.subscribe("1", "/queue/q", "ack:client-individual")
+    deliver(subscription, 1, "hello")
+    deliver(subscription, 2, "you")
+    at.play.client("UNSUBSCRIBE", "id:1")
+    at.play.broker(ops.Unsubscribed())
+    at.play.client("ACK", f"id:{ack_id(subscription, 1)}")
+    at.end()
+    (unsubscribed,), (ended,) = at.writer.lines("unsub"), at.writer.lines("end")
+    assert unsubscribed.get("n", 0) == 0
+    assert ended["f"]["unacked"] == 1
+    assert ended["f"]["max_unacked"] == 2
 
 
 @pytest.mark.parametrize("level", ["session", "message"])
