@@ -20,6 +20,7 @@ REPLY_QUEUE: Final = b"/reply-queue/"
 TEMP_QUEUE: Final = b"/temp-queue/"
 _TOPIC: Final = b"/topic/"
 
+# The plugin's text, whatever else the gateway knows: transcripts compare it.
 _VALID_TYPES: Final = b"/temp-queue, /exchange, /topic, /queue, /amq/queue, /reply-queue/"
 _ROUTABLE: Final = (b"/exchange", b"/topic", b"/queue", b"/amq/queue", REPLY_QUEUE)
 _SHOWN_ESCAPED: Final = re.compile(rb"[\x00-\x1f%/\x80-\xff]")
@@ -45,11 +46,11 @@ _PREFIXES: Final = {
     DestinationKind.TEMP_QUEUE: b"/temp-queue",
 }
 
-# Those that need no more than the prefix.
+# All but /reply-queue, which is one only with a slash after it.
 _BY_PREFIX: Final = {prefix: kind for kind, prefix in _PREFIXES.items() if kind is not DestinationKind.REPLY_QUEUE}
 
 KIND_NAMES: Final = {kind: prefix[1:].replace(b"/", b"-").decode() for kind, prefix in _PREFIXES.items()}
-"""The kinds as metrics and the journal name them: their prefixes, written with a hyphen."""
+"""The kinds as metrics and the journal's features name them: their prefixes, written with a hyphen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +138,13 @@ def canonical_texts(destination: Destination, topic_exchange: bytes) -> tuple[by
     """
     name = _without_slashes(destination.name)
     kind = destination.kind
+    exchange, _ = destination.route(topic_exchange)
     if kind is not DestinationKind.EXCHANGE:
         own = b"%b/%b" % (_PREFIXES[kind], name)
-        return (own, b"/queue/" + name) if kind in (DestinationKind.AMQ_QUEUE, DestinationKind.REPLY_QUEUE) else (own,)
+        # A temporary queue's name is the session's, and not the broker's.
+        is_queue_by_name = not exchange and kind not in (DestinationKind.QUEUE, DestinationKind.TEMP_QUEUE)
+        return (own, b"/queue/" + name) if is_queue_by_name else (own,)
     key = _without_slashes(destination.key)
-    exchange, _ = destination.route(topic_exchange)
     own_ones = [b"/exchange/%b/%b" % (each, key) for each in dict.fromkeys((name, _without_slashes(exchange)))]
     if not key:
         # A slash after the exchange makes no difference to the destination, but it does to a pattern.

@@ -484,7 +484,12 @@ class Bridge:
     def _forget(self) -> None:
         """Keep nothing: the parts refer back to this, and Python frees such circles only when it searches all objects.
 
-        That stops the event loop. A link may still call what it had on its list.
+        That stops the event loop. A link may still call what it had on its list, or flush this for a late frame.
         """
         vars(self).clear()
         self._is_forgotten = True
+        self.flush_batch = _nothing
+
+
+def _nothing() -> None:
+    """What a link calls for a session that is over."""

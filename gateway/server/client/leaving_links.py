@@ -81,8 +81,10 @@ class LeavingLinks:
             if not links.is_replaced(link):
                 return
         if self._publishing.channels_on(link):
-            if self._publishing.renew():
-                await self._until(lambda: self._context.session.operation is None)
+            session = self._context.session
+            if self._publishing.renew() and (asked := session.operation) is not None:
+                # Not until the client asks for nothing more: the slot is for the move alone.
+                await self._until(lambda: session.operation is not asked)
         elif self._is_quiet(link):
             await self._leave_now(link)
         elif link not in self._awaited and self._channels.subscriptions_on(link):
