@@ -93,7 +93,7 @@ _SHIP_EPILOG = """\
 examples:
   stomp-gateway journal ship /var/lib/stomp-gateway/journal --to s3://bucket/journal
   stomp-gateway journal ship DIR --to /mnt/journals --follow
-  stomp-gateway journal ship DIR --to gs://bucket/journal --again        the place has lost some
+  stomp-gateway journal ship DIR --to gs://bucket/journal --again        the place has lost segments
 
   A segment that is there already is left as it is, so the command can be repeated at any time.
 """ + exit_codes(
@@ -185,8 +185,8 @@ def add_ship(actions: Commands) -> None:
     )
     mode = ship.add_mutually_exclusive_group()
     mode.add_argument("--once", action="store_true", help="ship what is finished now, then end (default)")
-    mode.add_argument("--follow", action="store_true", help="and what comes, until SIGTERM or Ctrl-C")
-    mode.add_argument("--again", action="store_true", help="once, and also what was shipped before")
+    mode.add_argument("--follow", action="store_true", help="also later ones, until SIGTERM or Ctrl-C")
+    mode.add_argument("--again", action="store_true", help="once, also segments that were shipped before")
 
 
 def _add_collect(actions: Commands) -> None:
@@ -205,7 +205,7 @@ def _add_collect(actions: Commands) -> None:
     collect.add_argument("--ca-file", type=Path, metavar="FILE", help="certificates (PEM) to trust, for amqps")
     mode = collect.add_mutually_exclusive_group()
     mode.add_argument("--once", action="store_true", help="collect what is there now, then end (default)")
-    mode.add_argument("--follow", action="store_true", help="and what comes, until SIGTERM or Ctrl-C")
+    mode.add_argument("--follow", action="store_true", help="also later ones, until SIGTERM or Ctrl-C")
 
 
 def _store(place: str) -> Store:

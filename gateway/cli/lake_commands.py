@@ -132,7 +132,7 @@ def add_lake_commands(commands: Commands, checked: Callable[[Run], Run]) -> None
     )  # fmt: skip
     check.add_argument(
         "--overdue", type=duration, default="6h", metavar="TIME",
-        help="with --journal: a finished segment that waits for longer is wrong (default: 6h)",
+        help="with --journal: report a finished segment that has waited longer (default: 6h)",
     )  # fmt: skip
     check.add_argument(
         "--since", type=moment, metavar="DAY",
@@ -277,7 +277,7 @@ def add_report(commands: Commands, guarded: Callable[[Run], Run]) -> None:
     )  # fmt: skip
     report.add_argument(
         "--lag", type=duration, default="1h", metavar="TIME",
-        help="the age of the newest line that needs attention (default: 1h)",
+        help="a newest line older than this needs attention (default: 1h)",
     )  # fmt: skip
     report.add_argument(
         "--peak", type=above_zero, metavar="N", help="messages in a second that need attention (default: none do)"
@@ -294,7 +294,7 @@ def add_compare(commands: Commands, guarded: Callable[[Run], Run]) -> None:
     compare.add_argument("--after", required=True, metavar="LAKE", help="another one")
     compare.add_argument(
         "--tolerance", type=above_zero, default=10.0, metavar="PERCENT",
-        help="a change up to this part counts as none (default: 10)",
+        help="a change up to this percentage counts as none (default: 10)",
     )  # fmt: skip
     compare.add_argument("--format", default="text", choices=("text", "json"), help="for people (default), or JSON")
 

@@ -99,7 +99,7 @@ def _add_ingest(commands: Commands) -> None:
         help="how much a batch reads at most, if no single segment is larger (default: 256MiB)",
     )  # fmt: skip
     ingest.add_argument(
-        "--again", action="store_true", help="read segments that were put aside again, even if they have not changed"
+        "--again", action="store_true", help="read segments again that were put aside, even if they have not changed"
     )
     ingest.add_argument("--quiet", action="store_true", help="print only what needs attention")
     _add_spark(ingest)

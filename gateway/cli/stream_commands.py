@@ -53,7 +53,7 @@ examples:
       --to stomp://gateway:61613/ --login ops --passcode-file FILE --destination /queue/orders-again --rate 500
 
 exit codes:
-  0    all messages were receipted; with --dry-run: it printed what it would send
+  0    all messages have a RECEIPT; with --dry-run: it printed what it would send
   1    failed, and the message says why and how many were receipted
   2    the command line is wrong, or the extra is not installed
   130  interrupted (Ctrl-C)

@@ -177,7 +177,7 @@ class PublisherConfirms:
 
     @property
     def refused_queues(self) -> tuple[str, ...]:
-        """The names of the queues that the messages are for which the broker did not take for now."""
+        """The names of the queues for which the broker did not take messages for now."""
         queues = [message[_CACHED].queue for message in self._refused.values()]
         return tuple(dict.fromkeys(queue.name for queue in queues if queue is not None))
 
@@ -238,7 +238,7 @@ class PublisherConfirms:
         return next((each[_RECEIPT] for each in messages if (spec := each[_CACHED].queue) and spec.name == queue), None)
 
     def take_blamed(self, text: str) -> list[Unconfirmed]:
-        """Take out what made the broker close the channel, as far as its text tells, and what would do it again."""
+        """Take out messages that made the broker close the channel, as far as its text tells, or would do so again."""
         messages = [self._unconfirmed.pop(each) for each in self._blamed(text)]
         self.unconfirmed_bytes -= sum(message[_SIZE] for message in messages)
         return messages
@@ -255,7 +255,7 @@ class PublisherConfirms:
 
     @property
     def are_for_predeclared_exchanges(self) -> bool:
-        """Whether there are any, and the exchange of each is there as long as its virtual host is."""
+        """Whether there are any, and all are for exchanges that exist as long as their virtual host."""
         return bool(self._unconfirmed) and all(
             each[_CACHED].exchange in _PREDECLARED for each in self._unconfirmed.values()
         )

@@ -1,7 +1,7 @@
 """State shared by the parts of a session: its state, holds, output to the client, and pending operation.
 
 Each part of a session (``connect``, ``publish``, ``commit``, ``subscribe``, ``disconnect``) handles its own commands
-and events. What all of them do goes through here: answer, hold the frames behind, ask the broker, fail.
+and events. What all of them do goes through here: answer, hold later frames, ask the broker, fail.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class SessionContext:
             self.subscriptions.settle_auto_acks()
 
     def end_settled(self) -> None:
-        """End a subscription for good that the client has left, if it has settled now what that had delivered."""
+        """End for good a subscription that the client has left, if all its deliveries are settled now."""
         if not self.pending.asked and (subscription := self.subscriptions.take_settled()) is not None:
             self.ask(ops.Unsubscribe(subscription, None), None)
 
@@ -216,7 +216,7 @@ class SessionContext:
         self._hold_or_release()
 
     def take_frame(self) -> Frame | None:
-        """A frame that was not carried out at first, and whose turn has come, handed out once."""
+        """The postponed frame whose turn has come, handed out once."""
         others = self.holds - {Hold.STOPPING}
         return None if others else self.pending.take_frame(stopping=Hold.STOPPING in self.holds)
 

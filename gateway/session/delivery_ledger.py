@@ -213,7 +213,7 @@ class DeliveryLedger:
         self._compact()
 
     def give_back_after(self, tag: int) -> None:
-        """Give back what was delivered after a tag, which the client does not get: its subscription has ended."""
+        """Return deliveries after a tag, which the client does not get, to their queue: its subscription has ended."""
         late = range(tag + 1, self.last_tag + 1)
         self._dropped += late
         self.dropped += len(late)

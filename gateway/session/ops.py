@@ -1,6 +1,6 @@
 """Operations that a session asks the broker for, and events: their outcome, and what happens at the broker.
 
-A session has one operation under way, or several SUBSCRIBEs; the frames behind wait. Publishing, acknowledging and
+A session has one operation under way, or several SUBSCRIBEs; later frames wait. Publishing, acknowledging and
 delivering are not operations: they are bytes, and never wait. The ``purpose`` of an operation is the request in words,
 for an ERROR.
 """
@@ -61,7 +61,7 @@ class Unsubscribe:
     """Cancel a subscription's consumer, return unsettled messages, and delete a queue if one is named.
 
     With ``keeps_up_to`` the client may still settle the deliveries up to this tag: only later ones are returned, and
-    the channel stays until it is asked for again without.
+    the channel stays until this is requested again without it.
 
     Answered by Unsubscribed or OperationFailed.
     """

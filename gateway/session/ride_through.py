@@ -248,7 +248,7 @@ class RideThrough:
 
 
 def rename_queue(context: SessionContext, subscription: Subscription) -> bool:
-    """Give a topic's subscription another queue, unless the queue is durable or the client has named it; whether so.
+    """Give a topic's subscription another queue, unless it is durable or named by the client. Returns whether it did.
 
     A queue that ends with its node need not be waited for. And RabbitMQ deletes what a lost node had by name, also some
     time after it is back: a queue that was declared again under its old name goes, too, and its consumer is not told.

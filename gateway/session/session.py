@@ -14,7 +14,7 @@ The server feeds a session and carries out what it asks for:
 * questions: ``state``, ``wants_read``, ``holds``, ``close_reason``, and whatever else ``context`` has.
 
 Frames take effect in order. A frame that first needs something from the broker (a channel, a queue) asks for one
-operation. The frames behind it wait in the decoder meanwhile, because the session is *held*. A hold is a named reason
+operation. Later frames wait in the decoder meanwhile, because the session is *held*. A hold is a named reason
 not to read, so ``holds`` explains why a client stalls.
 """
 
@@ -227,7 +227,7 @@ class Session:
         return self.context.pending.has_frame
 
     def declarations_answered(self, last: int) -> bool:
-        """The broker has carried out so many of these declarations; whether the session may go on for that."""
+        """The broker has carried out this many declarations. Returns whether the session may go on."""
         return self._publisher.declarations_answered(last)
 
     def what_is_lost(self) -> ops.Recover:

@@ -42,7 +42,7 @@ class BlockCache(dict[bytes, _Meaning], Generic[_Meaning]):
         self._seen: array[int] | None = None
 
     def enter(self, block: bytes, meaning: _Meaning) -> bool:
-        """Enter a block that is not in the table, if it is worth it; whether others had to go."""
+        """Enter a block that is not in the table, if it is worth it. Returns whether others were evicted."""
         if (len(self) >= _FEW or self._bytes >= _MOST_BYTES_OF_FEW) and not self._has_seen(crc32(block)):
             return False
         size = self._size_of(block)

@@ -10,7 +10,7 @@ together with what is known about it, so that no byte is searched twice however 
 
 Speed. A producer repeats its header block, so SEND blocks are looked up by their own bytes in two bounded tables: the
 block without the value of ``receipt`` (messages of one size), and, failing that, without the value of
-``content-length`` either. SENDs behind one with the same block are not even looked up: ``take_sends``. A consumer
+``content-length`` either. Further SENDs with the same block are not even looked up: ``take_sends``. A consumer
 repeats its ACKs, and their blocks are looked up without the values of ``receipt`` and ``id``. Everything else takes the
 slow path, which alone defines the meaning; ``tests/property/test_decoder.py`` holds the two equal.
 
@@ -236,7 +236,7 @@ class Decoder:
         return 0, self._chunk[self._position :] if partial is None else bytes(partial.buffer)
 
     def take_over(self, other: Decoder) -> None:
-        """Go on where another decoder is, which is not used any more."""
+        """Continue where another decoder stopped; that one must not be used any more."""
         for name in Decoder.__slots__:
             setattr(self, name, getattr(other, name))
 
@@ -306,7 +306,7 @@ class Decoder:
     def take_sends(self, frame: Frame, most: int, most_bytes: int) -> list[ReceiptAndBody]:
         """Take the SENDs that differ from the one handed out just now in nothing but body and receipt.
 
-        The receipts have the same size, so that in AMQP the headers of all have.
+        Their receipts have the same size, so their headers have the same size in AMQP, too.
 
         HOT: once per SEND, or once for many; each that is taken costs a comparison and a slice or two.
 

@@ -1,4 +1,4 @@
-"""Bytes to what tap and trace need of frames: command, headers, and how large the body is. Bodies are not kept.
+"""Reads what tap and trace need of frames: command, headers, and the size of the body. Bodies are not kept.
 
 It reads both directions, and frames of any size with bounded memory: a header block that arrives is kept up to a limit,
 a body is only counted. ``tests/property/test_frame_scanner.py`` holds it equal to the gateway's own `Decoder`.

@@ -70,7 +70,7 @@ class LinkDownError(UpstreamError):
 
 
 def passes(refusal: UpstreamError) -> bool:
-    """Whether a refusal may pass. What was consumed before is well-formed: 406 is a stream that starts."""
+    """Whether a refusal may pass. The same request succeeded before, so 406 means a stream that starts."""
     return refusal.code in _PASSING or (refusal.code == PRECONDITION_FAILED and refusal.method == CONSUME)
 
 

@@ -303,7 +303,7 @@ class Link:
     # The socket.
 
     def write(self, *pieces: Piece) -> None:
-        """Put whole AMQP frames on the wire, behind the methods before."""
+        """Put whole AMQP frames on the wire, after earlier methods."""
         if self._tap is not None and self.closed is None:
             if self._methods:
                 pieces = (b"".join(self._methods), *pieces)

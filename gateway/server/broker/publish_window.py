@@ -1,6 +1,6 @@
 """Bounds what sessions have on its way over a shared link, so that nobody's message waits long behind a flood.
 
-Between gateway and broker the kernel keeps megabytes, which are hundred thousands of small messages. No setting of the
+Between gateway and broker the kernel keeps megabytes, which may be a hundred thousand small messages. No setting of the
 gateway's own socket bounds what lies in the broker's. So the gateway sends a marker behind every so many bytes: a cheap
 method, on a channel of its own. Its answer says that the broker has read everything before it, and how long that took.
 """

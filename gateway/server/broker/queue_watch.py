@@ -76,7 +76,7 @@ class QueueWatch:
         return any(question.is_away for question in self._questions.values())
 
     def is_away(self, queue: str) -> bool:
-        """Whether somebody waits for a queue that is away. A False says nothing."""
+        """Whether somebody waits for a queue that is away. False means unknown."""
         question = self._questions.get(queue)
         return question is not None and question.is_away
 

@@ -1,4 +1,4 @@
-"""What a client may take only so long for: its login, its messages, signs of life; and what the broker may."""
+"""Deadlines of a client, for its login, its messages and signs of life; and those of the broker."""
 
 from __future__ import annotations
 

@@ -330,11 +330,11 @@ class ClientConnection(StompProtocol):
         return True
 
     def advance_paced(self, *, at_once: bool = True) -> None:
-        """Advance when there is time for it in a round of the event loop, once however often this is called.
+        """Advance in an event loop iteration that has time for it; several calls before that advance once.
 
-        For what many clients may cause at the same moment.
+        For events that may hit many clients at the same moment.
 
-        ``at_once``: it may be this round.
+        ``at_once``: it may be this iteration.
         """
         if not self._is_queued:
             self._is_queued = True

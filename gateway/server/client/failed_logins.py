@@ -40,11 +40,11 @@ class Realm(Protocol):
 
     @property
     def name(self) -> str:
-        """By which logins are told from those for others."""
+        """Distinguishes logins for this realm from those for others."""
 
     @property
     def upstream(self) -> Hashable:
-        """Who is asked."""
+        """The brokers that are asked."""
 
 
 _SlotKey = tuple[str, Hashable]
@@ -52,7 +52,7 @@ _SlotKey = tuple[str, Hashable]
 
 
 class TooManyFailedLoginsError(GatewayError):
-    """Too many logins from an address have failed. No other is tried for so many ``seconds``."""
+    """Too many logins from an address have failed. No other is tried for ``seconds``."""
 
     def __init__(self, seconds: int) -> None:
         super().__init__("too many failed logins")

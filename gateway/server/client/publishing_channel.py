@@ -69,7 +69,7 @@ class PublishingChannel:
         return self._channel is not None
 
     def take(self) -> LinkChannel | None:
-        """The channel, with all that was published; there is none any more."""
+        """Hand out the channel, with all that was published on it; afterwards there is none."""
         self.write_rest()
         channel, self._channel = self._channel, None
         return channel

@@ -39,7 +39,7 @@ _LONGEST_TURN: Final = 2.0
 class RecoveryTurn:
     """Taken before a session comes back, and given back when the broker has answered what the session sends again.
 
-    A link that is closed in a turn makes its session suspect, and closed in a second one, to blame. Once is not enough:
+    If a link closes in a session's turn, the session is suspect; in its second turn, it is to blame. Once is too few:
     a session that has just connected takes no turns, and may do harm in the turn of another.
     """
 
