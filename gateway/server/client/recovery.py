@@ -12,7 +12,14 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from gateway.server.broker.broker_errors import BROKER_FAULTS, LinkDownError, UpstreamError, is_cancelled, passes
+from gateway.server.broker.broker_errors import (
+    ACCESS_REFUSED,
+    BROKER_FAULTS,
+    LinkDownError,
+    UpstreamError,
+    is_cancelled,
+    passes,
+)
 from gateway.server.broker.redial import Backoff
 from gateway.server.client.bridge_context import BridgeContext
 from gateway.server.client.consumers import Consumers
@@ -31,6 +38,11 @@ _BETWEEN_LOOKS: Final = 0.005
 # Seconds before a channel is opened in place of one that the broker closed because of a message. It bounds how many
 # such messages of one client the broker has to refuse, and to log, in a second.
 _AFTER_REFUSAL: Final = 0.01
+
+# Seconds in which the broker may refuse what it allowed before.
+# RabbitMQ deletes a virtual host's permissions before the host itself, which may be made again.
+# A refused login is not tried again.
+_WITHOUT_PERMISSIONS: Final = 2.0
 
 # How long a session may keep its turn, in seconds. One that takes longer goes on without.
 _LONGEST_TURN: Final = 2.0
@@ -230,6 +242,8 @@ class Recovery:
 
     async def _until_back(self, pause: float) -> ops.Event:
         subscribed: dict[Subscription, ops.Subscribed] = {}
+        clock = asyncio.get_running_loop().time
+        refused_until = clock() + _WITHOUT_PERMISSIONS
         while True:
             await asyncio.sleep(pause)
             try:
@@ -253,7 +267,8 @@ class Recovery:
                     raise
             except UpstreamError as refusal:
                 self._is_down = False
-                if not passes(refusal):
+                is_brief = refusal.code == ACCESS_REFUSED and refusal.method and clock() < refused_until
+                if not is_brief and not passes(refusal):
                     return ops.RecoveryFailed(refusal.code, refusal.text)
                 self._restorer.context.log_wait(refusal.text)
             else:

@@ -154,6 +154,20 @@ async def test_a_refusal_that_is_meant_ends_it(what: str, code: int) -> None:
     assert await recovery_of(bridge).run(bridge.what_is_lost(), FOREVER) == ops.RecoveryFailed(code, "never")
 
 
+def test_permissions_that_are_gone_for_a_moment_end_nothing() -> None:
+    """RabbitMQ takes those of a virtual host away before it deletes it."""
+
+    async def work() -> None:
+        bridge, refusal = Bridge("a"), UpstreamError(403, "no permission", 50 << 16 | 10)
+        bridge.failures["a"] = [refusal, refusal]
+        assert isinstance(await recovery_of(bridge).run(bridge.what_is_lost(), FOREVER), ops.Recovered)
+        bridge = Bridge("a")
+        bridge.failures["a"] = [refusal] * 1000
+        assert await recovery_of(bridge).run(bridge.what_is_lost(), FOREVER) == ops.RecoveryFailed(403, "no permission")
+
+    run_in_virtual_time(work())
+
+
 async def test_the_time_is_up() -> None:
     bridge = Bridge("a")
     bridge.is_down = True
