@@ -188,7 +188,7 @@ class AdminApi:
 
 def missing_workers(answer: Mapping[str, Any]) -> list[int]:
     """The numbers of the workers that did not answer, so that their items are missing in a list."""
-    # A gateway of before does not say it.
+    # Older gateways do not say it.
     return list(answer.get("missing_workers", ()))
 
 

@@ -146,7 +146,7 @@ def _unquoted(token: Token) -> str:
 
 @v_args(inline=True)
 class _Meaning(Transformer[Token, Term]):
-    """Makes a term of what each rule of the grammar has found. The parser calls it from the inside to the outside."""
+    """Makes a term of what each rule of the grammar has found. The parser begins with the innermost rule."""
 
     def text(self, token: Token) -> Term:
         return terms.constant(_unquoted(token))

@@ -16,12 +16,9 @@ EXCHANGES = (DestinationKind.TOPIC, DestinationKind.EXCHANGE)
 
 
 def _prefix(kind: DestinationKind) -> str:
-    [prefix] = [start for start in ("/amq/queue/", f"/{KIND_NAMES[kind]}/") if _is(kind, start)]
+    prefix = f"/{KIND_NAMES[kind].replace('amq-', 'amq/')}/"
+    assert parse(prefix.encode() + b"a").kind is kind
     return prefix
-
-
-def _is(kind: DestinationKind, start: str) -> bool:
-    return parse(start.encode() + b"a").kind is kind if start != "/amq-queue/" else False
 
 
 def test_the_journal_has_a_code_and_a_feature_for_each() -> None:
