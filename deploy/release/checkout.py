@@ -81,7 +81,7 @@ def _unfinished(root: Path, version: str) -> Iterator[str]:
         rf"^## {re.escape(version)} \(\d{{4}}-\d\d-\d\d\)$", text, re.MULTILINE
     ):
         yield f"CHANGELOG.md needs the day of the release: ## {version} (2026-12-31)"
-    if re.search(r"^## Unreleased\n+(?!#)\S", text, re.MULTILINE):
+    if re.search(r"^## Unreleased\n+(?!## )\S", text, re.MULTILINE):
         yield f"CHANGELOG.md has lines below Unreleased: they belong below {version}"
 
 

@@ -86,6 +86,11 @@ def test_a_release_says_of_which_state_of_the_checkout_it_is_made(tmp_path: Path
             "## Unreleased\n\n* More.\n\n## 1.0 (2026-12-01)\n",
             "CHANGELOG.md has lines below Unreleased",
         ),
+        (
+            "CHANGELOG.md",
+            "## Unreleased\n\n### New\n\n* More.\n\n## 1.0 (2026-12-01)\n",
+            "CHANGELOG.md has lines below Unreleased",
+        ),
         ("CHANGELOG.md", "## 1.0\n", "CHANGELOG.md needs the day of the release: ## 1.0 "),
         ("CHANGELOG.md", "## 0.9 (2026-11-01)\n\n## 1.0 (2026-12-01)\n", "CHANGELOG.md has to begin with ## 1.0,"),
         (
