@@ -7,8 +7,10 @@ import secrets
 import pytest
 
 from gateway.parity.amqp_broker import AmqpBroker
-from tests.support.deadline import within
-from tests.support.gateway import Address, configuration, gateway_here, gateway_process, parsed
+from tests.support.admin import AdminClient
+from tests.support.chaos import ChaosProxy, Direction
+from tests.support.deadline import until, within
+from tests.support.gateway import Address, configuration, gateway_here, gateway_process, parsed, upstream
 from tests.support.stomp_client import StompClient, answers_during, encoded
 
 pytestmark = pytest.mark.system
@@ -74,6 +76,39 @@ async def test_a_neighbour_goes_on_while_another_session_of_its_login_floods(bro
             busy = flooder.ask("SEND", destination=f"/topic/{queue}.own")
             assert await answers_during(busy, _Sender(neighbour, f"/topic/{queue}.own")) > 30
         process.assert_no_internal_errors()
+
+
+async def test_a_flood_that_begins_behind_another_one_waits_from_its_first_message(
+    broker_url: str, proxy: ChaosProxy, queue: str
+) -> None:
+    """Each new flood would add a turn's messages to those that all others of the login wait for."""
+    send = encoded("SEND", b"x" * 1024, destination=f"/topic/{queue}")
+    window = {"confirm_window": {"messages": 1_000_000, "bytes": "1GiB"}}
+    document = configuration(broker_url, window, admin="127.0.0.1:0", upstream=upstream(proxy.address))
+    with gateway_process(document) as process:
+        admin = AdminClient(process.admin)
+        async with (
+            StompClient.logged_in(process.address) as first,
+            StompClient.logged_in(process.address) as second,
+            within(60),
+        ):
+            await first.ask("SEND", destination=f"/topic/{queue}")
+            proxy.stall(Direction.DOWN)
+            first.writer.write(send * 3_000)
+            await _held(admin, 1)
+            second.writer.write(send * 1_000)
+            unconfirmed = await _held(admin, 2)
+            assert unconfirmed[0] < 10 < 100 < unconfirmed[1]
+            proxy.release(Direction.DOWN)
+            for client in (first, second):
+                await client.ask("SEND", destination=f"/topic/{queue}")
+        process.assert_no_internal_errors()
+
+
+async def _held(admin: AdminClient, count: int) -> list[int]:
+    """Wait until so many sessions are held for the link; their unconfirmed messages, the fewest first."""
+    page = await until(lambda: admin.json("/api/sessions?hold=link-write"), lambda page: page["total"] == count)
+    return sorted(item["unconfirmed"] for item in page["items"])
 
 
 class _Sender:

@@ -371,6 +371,9 @@ class ClientConnection(StompProtocol):
                 self._waits_for_turn = True
                 self._context.turns.later(self, self._take_turn)
                 break
+            if self._decoder.buffered > _LITTLE:
+                # When the turn began, there may have been no channel, so no window.
+                self._bridge.keep_to_window()
             session.run(self._decoder)
         if session.state is State.CLOSED:
             self._close()
