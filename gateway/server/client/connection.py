@@ -365,16 +365,7 @@ class ClientConnection(StompProtocol):
             self._rate_limiter.charge(self.stats.bytes_in)
         ends_at = 0.0
         while self._flush() and not self._waits_for_turn:
-            ends_at = ends_at or time.monotonic() + _LONGEST_TURN
-            if time.monotonic() > ends_at:
-                # Each of these SENDs has begun a turn of its own.
-                self._waits_for_turn = True
-                self._context.turns.later(self, self._take_turn)
-                break
-            if self._decoder.buffered > _LITTLE:
-                # When the turn began, there may have been no channel, so no window.
-                self._bridge.keep_to_window()
-            session.run(self._decoder)
+            ends_at = self._run_on(ends_at)
         if session.state is State.CLOSED:
             self._close()
         elif self._is_done():
@@ -395,6 +386,21 @@ class ClientConnection(StompProtocol):
             self._read_or_pause()
             if self._state is _ARRIVED and session.state is State.CONNECTED:
                 self._start()
+
+    def _run_on(self, ends_at: float) -> float:
+        """Go on behind an operation that was answered at once, until ``ends_at``; 0 in the first call."""
+        now = time.monotonic()
+        ends_at = ends_at or now + _LONGEST_TURN
+        if now > ends_at:
+            # Each of these SENDs has begun a turn of its own.
+            self._waits_for_turn = True
+            self._context.turns.later(self, self._take_turn)
+        else:
+            if self._decoder.buffered > _LITTLE:
+                # When the turn began, there may have been no channel, so no window.
+                self._bridge.keep_to_window()
+            self.session.run(self._decoder)
+        return ends_at
 
     def _is_done(self) -> bool:
         """Whether the client's input has ended and is carried out, and the client has its receipts."""
