@@ -11,7 +11,6 @@ import pytest
 
 from deploy.local.node import PrivateNode
 from tests.support.admin import AdminClient
-from tests.support.brokers import private_cluster
 from tests.support.deadline import until
 from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process
 from tests.support.stomp_client import ConnectionOverError, StompClient
@@ -20,12 +19,6 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 # Seconds: a node that starts again finds its cluster, and the queue elects a leader.
 _PATIENCE = 60.0
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[list[PrivateNode]]:
-    with private_cluster(3) as nodes:
-        yield nodes
 
 
 @pytest.fixture

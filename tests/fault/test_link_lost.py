@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,20 +15,12 @@ from deploy.local.broker import Broker
 from deploy.local.ports import free_ports
 from gateway.parity.amqp_broker import AmqpBroker
 from gateway.server.process.gateway import Gateway
-from tests.support.brokers import private_broker
 from tests.support.chaos import ChaosProxy, Direction, chaos
 from tests.support.deadline import until, within
 from tests.support.gateway import GatewayProcess, configuration, gateway_here, gateway_process, parsed, upstream
 from tests.support.stomp_client import ConnectionOverError, StompClient
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture(scope="module")
-def mortal() -> Iterator[Broker]:
-    """A broker that a test may kill."""
-    with private_broker() as broker:
-        yield broker
 
 
 def ending(broker: Broker) -> dict[str, Any]:

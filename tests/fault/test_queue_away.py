@@ -15,7 +15,6 @@ import pytest
 from deploy.local.node import PrivateNode
 from gateway.parity.amqp_broker import AmqpBroker
 from tests.support.admin import AdminClient
-from tests.support.brokers import private_cluster
 from tests.support.deadline import until, within
 from tests.support.gateway import GatewayProcess, configuration, gateway_process
 from tests.support.stomp_client import StompClient
@@ -24,13 +23,6 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 # Seconds: a node that starts again finds its cluster.
 _PATIENCE = 90.0
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[list[PrivateNode]]:
-    """Three, since two nodes of RabbitMQ 4.3 are no majority without the third."""
-    with private_cluster(3) as nodes:
-        yield nodes
 
 
 @pytest.fixture(scope="module")

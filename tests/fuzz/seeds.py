@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -98,20 +98,25 @@ def _life(text: str) -> Iterator[bytes | Event]:
 def seeds() -> tuple[bytes, ...]:
     """Every start as an input, without those that are equal; the same ones in the same order each time."""
     conversations = [
-        *(recorded(path) for path in sorted(TRANSCRIPTS.rglob("*.stomp"))),
+        *asyncio.run(_all_recorded(sorted(TRANSCRIPTS.rglob("*.stomp")))),
         *(tuple(_life(text)) for text in LIVES),
     ]
     inputs = (write_script(setting, steps) for steps in conversations for setting in (0, 1) if steps)
     return tuple(dict.fromkeys(inputs))
 
 
-def recorded(path: Path) -> tuple[bytes | Event, ...]:
+async def _all_recorded(paths: Iterable[Path]) -> list[tuple[bytes | Event, ...]]:
+    """Of all transcripts at once, since some of them wait for a second."""
+    return await asyncio.gather(*map(recorded, paths))
+
+
+async def recorded(path: Path) -> tuple[bytes | Event, ...]:
     """Play a transcript, and take note of what its clients do."""
     transcript = read_transcript(path)
     broker = ModelBroker()
     recorder = _Recorder(broker)
     # A mismatch does no harm: some transcripts need a clock or another configuration.
-    asyncio.run(play(transcript.for_release(ORACLE), recorder, broker, "gateway"))
+    await play(transcript.for_release(ORACLE), recorder, broker, "gateway")
     return tuple(recorder.steps())
 
 

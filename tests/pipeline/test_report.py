@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache, partial
 from html import unescape
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -14,11 +15,12 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from markupsafe import Markup
 
 from gateway.errors import PipelineError, UsageError
 from gateway.journal.histogram import bucket_of, highest_of, percentile
 from gateway.pipeline.lake import Lake
-from gateway.pipeline.report import FORMATS, ReportOptions, write_report
+from gateway.pipeline.report import FORMATS, ReportOptions, charts, write_report
 from gateway.pipeline.report.charts import latency_ticks, lines
 from gateway.pipeline.report.formats import (
     DAY,
@@ -67,13 +69,25 @@ def rows(tmp_path: Path) -> Rows:
 
 @pytest.fixture
 def page(tmp_path: Path) -> Page:
-    def write(lake: Lake, start: datetime | None = None, end: datetime | None = None) -> str:
-        output = tmp_path / "report.html"
-        # Long after: what is fresh or not has tests of its own.
-        write_report(lake.snapshot().sql, ReportOptions(output, start, end, lag=1e9))
-        return output.read_text(encoding="utf-8")
+    return partial(page_text, tmp_path / "report.html")
 
-    return write
+
+def page_text(output: Path, lake: Lake, start: datetime | None = None, end: datetime | None = None) -> str:
+    # Long after: what is fresh or not has tests of its own.
+    write_report(lake.snapshot().sql, ReportOptions(output, start, end, lag=1e9))
+    return output.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def page_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Recipe], str]:
+    """The page of a recipe, which is made once."""
+
+    @cache
+    def made(recipe: Recipe) -> str:
+        place = tmp_path_factory.mktemp("made")
+        return page_text(place / "report.html", made_up(Lake(place / "lake"), recipe))
+
+    return made
 
 
 class Outline(HTMLParser):
@@ -97,6 +111,19 @@ class Outline(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
+
+
+def once(draw: Callable[..., Markup]) -> Callable[..., Markup]:
+    """Draw the same chart only once, which takes most of a report's time."""
+    known: dict[str, Markup] = {}
+
+    def drawn(*arguments: object, **options: object) -> Markup:
+        what = repr((arguments, options))
+        if what not in known:
+            known[what] = draw(*arguments, **options)
+        return known[what]
+
+    return drawn
 
 
 def plots_of(page: str) -> list[ET.Element]:
@@ -125,15 +152,15 @@ def words_of(markup: str) -> str:
 
 class TestAsAWhole:
     @pytest.mark.parametrize("recipe", [DEMO, AN_HOUR, A_DAY, A_MONTH, A_POINT], ids=str)
-    def test_any_length_makes_a_sound_page(self, tmp_path: Path, page: Page, recipe: Recipe) -> None:
-        text = page(made_up(Lake(tmp_path / "lake"), recipe))
+    def test_any_length_makes_a_sound_page(self, page_of: Callable[[Recipe], str], recipe: Recipe) -> None:
+        text = page_of(recipe)
         outline = Outline(text)
         ids = [attributes["id"] for _, attributes in outline.tags if "id" in attributes]
         assert len(ids) == len(set(ids))
         assert len(plots_of(text)) >= 12
 
-    def test_it_runs_nothing_and_asks_for_nothing(self, tmp_path: Path, page: Page) -> None:
-        outline = Outline(page(made_up(Lake(tmp_path / "lake"), DEMO)))
+    def test_it_runs_nothing_and_asks_for_nothing(self, page_of: Callable[[Recipe], str]) -> None:
+        outline = Outline(page_of(DEMO))
         assert not {"script", "iframe", "img", "object", "form"} & {name for name, _ in outline.tags}
         for name, attributes in outline.tags:
             assert not [key for key in attributes if key.startswith("on")]
@@ -143,8 +170,8 @@ class TestAsAWhole:
         policy = next(attributes for _, attributes in outline.tags if "http-equiv" in attributes)
         assert "default-src 'none'" in str(policy["content"])
 
-    def test_each_plot_says_what_it_shows_and_has_a_table(self, tmp_path: Path, page: Page) -> None:
-        text = page(made_up(Lake(tmp_path / "lake"), DEMO))
+    def test_each_plot_says_what_it_shows_and_has_a_table(self, page_of: Callable[[Recipe], str]) -> None:
+        text = page_of(DEMO)
         for plot in plots_of(text):
             title, described = plot.find(f"{SVG}title"), plot.find(f"{SVG}desc")
             assert plot.get("role") == "img"
@@ -160,10 +187,12 @@ class TestAsAWhole:
         assert 'scope="col"' in text
         assert 'scope="row"' in text
 
-    def test_no_figure_is_not_a_number(self, tmp_path: Path, page: Page) -> None:
-        assert not re.search(r"\b(nan|inf|None)\b", page(made_up(Lake(tmp_path / "lake"), A_POINT)))
+    def test_no_figure_is_not_a_number(self, page_of: Callable[[Recipe], str]) -> None:
+        assert not re.search(r"\b(nan|inf|None)\b", page_of(A_POINT))
 
-    def test_each_table_may_be_missing(self, tmp_path: Path, page: Page) -> None:
+    def test_each_table_may_be_missing(self, tmp_path: Path, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("lines", "bars", "stacks", "flows", "lifelines"):
+            monkeypatch.setattr(charts, name, once(getattr(charts, name)))
         lake = made_up(Lake(tmp_path / "lake"), DEMO)
         for table in COLUMNS:
             if (place := Path(lake.table_url(table))).exists():

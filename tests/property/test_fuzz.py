@@ -1,5 +1,6 @@
 """A bounded run of the fuzzers, the same inputs each time; `make fuzz` runs them for longer, and guided by coverage."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,7 @@ def test_every_transcript_is_a_start() -> None:
     assert sum(data.startswith(b"CONNECT\n") for data in said) > len(pool) // 2
     assert any(b"COMMIT\n" in data for data in said)
     path = TRANSCRIPTS / "acknowledge" / "individual.stomp"
-    assert write_script(0, recorded(path)) in pool, "recorded once more it is the same"
+    assert write_script(0, asyncio.run(recorded(path))) in pool, "recorded once more it is the same"
 
 
 def test_a_script_is_read_as_it_was_written() -> None:

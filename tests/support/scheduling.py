@@ -2,7 +2,7 @@
 
 The tests of one file run in one worker, so that their fixtures are set up once. All files that use the one Spark
 session run in one worker too: two sessions cost more than running them in parallel gains. So do the files that use the
-laboratory, a broker whose start takes several seconds of a processor.
+laboratory, or one of the brokers that tests may kill: the start of a broker takes several seconds of a processor.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ from xdist.scheduler import LoadScopeScheduling
 
 _PIPELINE: Final = "tests/pipeline"
 _WITHOUT_THE_SESSION: Final = (
-    "test_batches.py", "test_check.py", "test_cluster.py", "test_compare.py", "test_ingest_kill.py", "test_lake.py",
-    "test_maintenance.py", "test_query_output.py", "test_report.py", "test_report_browser.py", "test_spark_submit.py",
+    "test_batches.py", "test_check.py", "test_cluster.py", "test_compare.py", "test_lake.py", "test_maintenance.py",
+    "test_query_output.py", "test_report.py", "test_report_browser.py", "test_spark_submit.py",
     "test_stored_segments.py",
 )  # fmt: skip
-_LABORATORY: Final = "tests/system/laboratory"
-_WITH_THE_LABORATORY: Final = frozenset(
-    f"tests/system/test_{name}.py"
-    for name in (
+_WITH_THE_SAME_BROKER: Final = {
+    "tests/system/laboratory": (
         "broker_events", "broker_wording", "connection_names", "demo", "migrate", "permissions", "policy", "secrets",
         "virtual_hosts", "websocket_handshake",
-    )
-)  # fmt: skip
+    ),
+    "tests/fault/mortal": ("link_lost", "ride_through"),
+    "tests/fault/nodes": ("cluster", "queue_away"),
+}  # fmt: skip
+_BROKER_OF: Final = {
+    f"{name.rpartition('/')[0]}/test_{file}.py": name for name, files in _WITH_THE_SAME_BROKER.items() for file in files
+}
 # The longest scope starts first, together with tests that mostly wait and tolerate a busy machine. Tests that depend on
 # the timing of signals, faults and heart-beats start after it. Many short files fill the workers at the end.
 _ORDER: Final = (
@@ -37,7 +40,6 @@ _ORDER: Final = (
     "tests/system/test_parity.py",
     "tests/fault",
     "tests/pipeline/test_spark_submit.py",
-    "tests/pipeline/test_ingest_kill.py",  # starts Spark repeatedly: faster when the shared session is gone
     "tests/property",
 )
 
@@ -56,8 +58,8 @@ def scope(nodeid: str) -> str:
         nodeid: pytest's name for the test.
     """
     file = nodeid.partition("::")[0]
-    if file in _WITH_THE_LABORATORY:
-        return _LABORATORY
+    if file in _BROKER_OF:
+        return _BROKER_OF[file]
     uses_session = file.startswith(f"{_PIPELINE}/") and not file.endswith(_WITHOUT_THE_SESSION)
     return _PIPELINE if uses_session else file
 

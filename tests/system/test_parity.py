@@ -89,9 +89,16 @@ def test_nothing_is_left_in_the_broker(own_broker: Broker, before: set[str], who
     assert _made(own_broker) - before == set()
 
 
-@pytest.mark.parametrize("rules", [1, 20, 60])
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGTERM, ExitCode.TERMINATED)]
+    ("number", "code", "rules"),
+    [
+        (signal.SIGINT, ExitCode.INTERRUPTED, 1),
+        (signal.SIGTERM, ExitCode.TERMINATED, 20),
+        (signal.SIGINT, ExitCode.INTERRUPTED, 60),
+        pytest.param(signal.SIGTERM, ExitCode.TERMINATED, 1, marks=pytest.mark.brokers),
+        pytest.param(signal.SIGINT, ExitCode.INTERRUPTED, 20, marks=pytest.mark.brokers),
+        pytest.param(signal.SIGTERM, ExitCode.TERMINATED, 60, marks=pytest.mark.brokers),
+    ],
 )
 def test_a_signal_leaves_nothing_in_the_broker(
     number: signal.Signals,

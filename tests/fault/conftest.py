@@ -1,0 +1,25 @@
+"""Brokers that the tests of a directory may harm: they leave them running."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from deploy.local.broker import Broker
+from deploy.local.node import PrivateNode
+from tests.support.brokers import private_broker, private_cluster
+
+
+@pytest.fixture(scope="package")
+def mortal() -> Iterator[Broker]:
+    """A broker that a test may kill."""
+    with private_broker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="package")
+def nodes() -> Iterator[list[PrivateNode]]:
+    """A cluster whose nodes a test may kill: two nodes of RabbitMQ 4.3 would be no majority without the third."""
+    with private_cluster(3) as nodes:
+        yield nodes
