@@ -1,8 +1,8 @@
-"""AMQP 0-9-1 frames of the data plane, as bytes (section 4.2 of the specification; methods of class basic).
+"""Encodes AMQP 0-9-1 frames that carry and settle messages (section 4.2 of the specification; class basic).
 
-HOT: every message passes through here in both directions. Method frames are encoded once per route, content headers
-once per block of STOMP headers; what remains per message is a length, a join and, with a receipt, one table entry.
-The slow twin is pamqp; ``tests/property/test_amqp_codec.py`` holds both byte-identical.
+HOT: every message passes through here in both directions. A method frame is encoded once per route, and a content
+header once per STOMP header block. Each message then needs a length, a join and, with a receipt, one table entry.
+The slow twin is pamqp; ``tests/property/test_amqp_codec.py`` checks that both encode the same bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BODY: Final = 3
 HEARTBEAT: Final = 8
 FRAME_END: Final = b"\xce"
 
-# type, channel, size: 7 bytes, and one at the end.
+# Type, channel and size take 7 bytes, and the end marker one.
 FRAME_HEADER: Final = struct.Struct(">BHI")
 FRAME_OVERHEAD: Final = 8
 
@@ -31,7 +31,7 @@ _CONTENT_HEADER: Final = struct.Struct(">BHIHHQ")
 _LENGTH: Final = struct.Struct(">I")
 _LONG_STRING: Final = b"S"
 
-# class and method as one number, for dispatch on received frames, and for what a close refuses
+# Class and method as one number, for received frames, and for the method that a close names.
 PUBLISH: Final = 60 << 16 | 40
 QUEUE_DECLARE: Final = 50 << 16 | 10
 QUEUE_BIND: Final = 50 << 16 | 20
@@ -47,22 +47,22 @@ CONNECTION_CLOSE: Final = 10 << 16 | 50
 CONNECTION_BLOCKED: Final = 10 << 16 | 60
 CONNECTION_UNBLOCKED: Final = 10 << 16 | 61
 
-# class, weight and body size, in front of the property flags of a content header
+# Class, weight and body size: the bytes of a content header before its property flags.
 _CONTENT_HEADER_START: Final = 12
 
 
 def encode_ack(channel: int, tag: int, *, multiple: bool) -> bytes:
-    """Encode basic.ack: one frame. ``multiple`` means all deliveries up to the tag."""
+    """Encode the frame of basic.ack. ``multiple``: all deliveries up to the tag."""
     return _ACK_FRAME.pack(METHOD, channel, 13, ACK, tag, multiple, 0xCE)
 
 
 def encode_nack(channel: int, tag: int, *, multiple: bool, requeue: bool) -> bytes:
-    """Encode basic.nack, RabbitMQ's extension of reject: one frame. Without requeue, messages may be dead-lettered."""
+    """Encode the frame of basic.nack, RabbitMQ's extension of reject. Without requeue: dead-lettered or dropped."""
     return _ACK_FRAME.pack(METHOD, channel, 13, NACK, tag, multiple | requeue << 1, 0xCE)
 
 
 def encode_reject(channel: int, tag: int, *, requeue: bool) -> bytes:
-    """Encode basic.reject: one frame, for one delivery."""
+    """Encode the frame of basic.reject, for one delivery."""
     return _ACK_FRAME.pack(METHOD, channel, 13, REJECT, tag, requeue, 0xCE)
 
 
@@ -70,7 +70,7 @@ def encode_publish(channel: int, exchange: bytes, routing_key: bytes, *, mandato
     """Encode the method frame of basic.publish. The content frames must follow.
 
     Raises:
-        CodecError: when a name is longer than 255 bytes.
+        CodecError: a name is longer than 255 bytes.
     """
     names = short_string(exchange, "exchange name") + short_string(routing_key, "routing key")
     payload = b"\0\0" + names + (b"\1" if mandatory else b"\0")
@@ -82,15 +82,15 @@ _LARGEST_KEPT: Final = 4096
 
 
 class Publication:
-    """Encodes the messages that share route and properties, on one channel.
+    """Encodes the messages of one channel that share route and properties, except for some header values.
 
     Args:
-        frame_max: bytes of a frame at the most, as agreed with the broker; 0 for no limit.
+        frame_max: the largest frame in bytes, as agreed with the broker; 0 for no limit.
         method: the basic.publish frame, see ``encode_publish``.
-        before: bytes of the properties that stand before the headers table, flags first.
-        table: the table's entries, cut where a value differs from message to message. Each piece but the last ends
-            with the type of such a value, whose bytes follow; after the type of a long string comes its length.
-        behind: bytes of the properties after the table.
+        before: the property flags, and the properties before the headers table.
+        table: the encoded entries of the headers table, cut at each value that differs from message to message. Each
+            piece but the last ends with the type letter of such a value.
+        after: the properties after the table.
     """
 
     __slots__ = (
@@ -99,34 +99,35 @@ class Publication:
     )  # fmt: skip
 
     def __init__(
-        self, channel: int, frame_max: int, method: bytes, before: bytes, table: tuple[bytes, ...], behind: bytes
+        self, channel: int, frame_max: int, method: bytes, before: bytes, table: tuple[bytes, ...], after: bytes
     ) -> None:
         self._channel = channel
         self._body_max = frame_max - FRAME_OVERHEAD if frame_max else 0xFFFFFFFF
         self._method = method
         self._before = before
-        self._first, *self._pieces = (*table[:-1], table[-1] + behind + FRAME_END)
-        # Sizes without the values in the gaps: of the table, and of what stands around it in the content header.
+        self._first, *self._pieces = (*table[:-1], table[-1] + after + FRAME_END)
+        # The sizes of the table without the values, and of the rest of the content header.
         self._table_size = sum(map(len, table))
         for piece in table[:-1]:
             self._table_size += 4 * piece.endswith(_LONG_STRING)
-        self._around_table = _CONTENT_HEADER_START + len(before) + 4 + len(behind)
-        # The last message: the size of its body, its values, and everything up to its body; then the sizes of both, and
-        # the parts of which that was joined: every second one is a value.
+        self._around_table = _CONTENT_HEADER_START + len(before) + 4 + len(after)
+        # The last message: the size of its body, its values, and all bytes before the body.
         self._last_size = -1
         self._last_values: tuple[bytes, ...] = ()
         self._last_start = b""
+        # The sizes of body and values, and the parts of which the start is joined. Every second part is a value.
         self._last_sizes: tuple[int, ...] = ()
         self._parts: list[bytes] = []
 
     def encode(self, body: bytes, values: tuple[bytes, ...] = ()) -> bytes:
-        """Encode one message: method, content header and body frames, with these values in the gaps of the table.
+        """Encode one message: the frames of method, content header and body.
 
-        HOT: once per SEND. Mostly the values, or at least their sizes and that of the body, are as in the last message.
+        HOT: once per SEND. Mostly the values and the size of the body are as in the last message, or the sizes are.
+
+        ``values``: the bytes of the header values at which the table is cut, strings without their length.
 
         Raises:
-            CodecError: when the content header does not fit into one frame. AMQP cannot split it, and the broker would
-                close the connection.
+            CodecError: the content header does not fit into one frame, and AMQP cannot split it.
         """
         size, start = len(body), self._last_start
         if size != self._last_size or values != self._last_values:
@@ -138,7 +139,7 @@ class Publication:
         return b"".join(self.pieces(body, values))
 
     def pieces(self, body: Body, values: tuple[bytes, ...] = ()) -> list[Piece]:
-        """The same without a copy of the body. HOT: once per SEND of a large body."""
+        """Encode one message as `encode` does, without copying the body. HOT: once per SEND of a large body."""
         size, most = len(body), self._body_max
         pieces: list[Piece] = [self._start(size, values)]
         if size <= most:
@@ -150,7 +151,7 @@ class Publication:
         return pieces
 
     def _start(self, size: int, values: tuple[bytes, ...]) -> bytes:
-        """Everything up to the body; for a body that fits one frame, with that frame's first bytes."""
+        """All bytes before the body. If the body fits into one frame, they include the header of that frame."""
         sizes, parts = (size, *map(len, values)), self._parts
         if sizes != self._last_sizes:
             parts = self._lay_out(*sizes)
@@ -160,7 +161,7 @@ class Publication:
         return b"".join(parts)
 
     def _lay_out(self, size: int, *value_sizes: int) -> list[bytes]:
-        """The parts of the start of a message of these sizes, with places for the values."""
+        """The parts of the bytes before a body of this size. Every second part is a place for a value."""
         if len(value_sizes) != len(self._pieces):
             raise ValueError(f"{len(value_sizes)} values for {len(self._pieces)} gaps")
         table_size = self._table_size + sum(value_sizes)

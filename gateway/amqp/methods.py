@@ -1,11 +1,11 @@
-"""AMQP 0-9-1 methods that prepare and end channels, queues and consumers, and the answers to them.
+"""AMQP 0-9-1 methods that open and close channels and declare queues and consumers, and the answers to them.
 
-They are frequent where clients come and go: a subscription needs five. pamqp, which encodes any method by looking its
-fields up, takes ten times as long; ``tests/property/test_amqp_methods.py`` holds both byte-identical.
+A subscription needs five of them, and pamqp takes ten times as long to encode them. pamqp also refuses names outside
+the alphabet of AMQP 0-9-1, but RabbitMQ takes any UTF-8, and real queues have names with spaces, percent signs and
+umlauts (docs/adr/0009-names-are-for-the-broker-to-judge.md). ``tests/property/test_amqp_methods.py`` checks that both
+encode the same bytes.
 
-pamqp also refuses every name outside the narrow alphabet of AMQP 0-9-1. RabbitMQ takes any UTF-8, and real queues have
-names with spaces, percent signs and umlauts. So the broker judges names
-(docs/adr/0009-names-are-for-the-broker-to-judge.md).
+The functions raise CodecError if a name is longer than 255 bytes in UTF-8.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.amqp.codec import CHANNEL_CLOSE, CONNECTION_BLOCKED, CONSUME, FRAME
 from gateway.amqp.properties import short_string
 from gateway.errors import CodecError
 
-# type, channel, size, and class and method as one number
+# Type, channel, size, and class and method as one number.
 _METHOD_START: Final = struct.Struct(">BHII")
 _ARGUMENTS_AT: Final = _METHOD_START.size
 _QOS: Final = struct.Struct(">IHB")
@@ -33,19 +33,19 @@ CHANNEL_CLOSE_OK: Final = CHANNEL_CLOSE + 1
 
 
 class Method(NamedTuple):
-    """A method, its class and its number in that class as one number, and its arguments."""
+    """A method: ``number`` is class << 16 | method, ``arguments`` are encoded."""
 
     number: int
     arguments: bytes = b""
 
     def frame(self, channel: int) -> bytes:
-        """The frame that carries it on a channel."""
+        """Encode its frame."""
         arguments = self.arguments
         return _METHOD_START.pack(METHOD, channel, 4 + len(arguments), self.number) + arguments + FRAME_END
 
 
 class Close(NamedTuple):
-    """The contents of channel.close or connection.close: code, text, refused method as `Method.number` (or 0)."""
+    """The fields of channel.close or connection.close. ``refused`` is a `Method.number`, or 0 for none."""
 
     code: int
     text: str
@@ -59,12 +59,12 @@ SELECT_CONFIRMS: Final = Method(85 << 16 | 10, b"\0")
 
 
 def qos(prefetch: int) -> Method:
-    """basic.qos for the consumers that start afterwards; 0 is no limit."""
+    """basic.qos: the prefetch of the channel's later consumers; 0 for no limit."""
     return Method(60 << 16 | 10, _QOS.pack(0, prefetch, 0))
 
 
 def consume(queue: str, tag: str, arguments: Mapping[str, Any], *, nowait: bool = False) -> Method:
-    """basic.consume, with acknowledgements."""
+    """basic.consume, with acknowledgements, not exclusive."""
     return Method(CONSUME, b"%b%b%b%c%b" % (_TICKET, _name(queue), _name(tag), nowait << 3, _table(arguments)))
 
 
@@ -118,14 +118,19 @@ def _table(entries: Mapping[str, Any]) -> bytes:
     return pamqp.encode.field_table(dict(entries)) if entries else _NO_ENTRIES
 
 
-# From the broker.
-
-
 def read_method(number: int, frame: bytes) -> Close | str | None:
-    """The part of a method that the gateway uses: a close's reason, the queue of a declare-ok, the text of blocked.
+    """Read the part of a received method that the gateway uses.
+
+    Args:
+        number: class << 16 | method.
+        frame: the whole AMQP frame.
+
+    Returns:
+        A `Close` for channel.close, the queue's name for queue.declare-ok, the reason for connection.blocked, and
+        None for every other method.
 
     Raises:
-        CodecError: it cannot be read.
+        CodecError: the frame is malformed.
     """
     if number == CHANNEL_CLOSE:
         return read_close(frame)
@@ -133,20 +138,20 @@ def read_method(number: int, frame: bytes) -> Close | str | None:
 
 
 def read_close(frame: bytes) -> Close:
-    """Read channel.close or connection.close.
+    """Read the frame of channel.close or connection.close.
 
     Raises:
-        CodecError: it cannot be read.
+        CodecError: the frame is malformed.
     """
     text, at = _text(frame, _ARGUMENTS_AT + 2)
     if at + _PAIR.size >= len(frame):
-        raise CodecError("a close has not the size of its fields")
+        raise CodecError("a close does not have the size of its fields")
     refused_class, refused = _PAIR.unpack_from(frame, at)
     return Close(int.from_bytes(frame[_ARGUMENTS_AT : _ARGUMENTS_AT + 2], "big"), text, refused_class << 16 | refused)
 
 
 def _text(frame: bytes, at: int) -> tuple[str, int]:
-    """A short string in the frame of a method, and the position after it."""
+    """Read a short string. Returns it, and the position after it."""
     start = at + 1
     end = start + frame[at] if at < len(frame) else start
     if end >= len(frame):

@@ -1,7 +1,6 @@
-"""The properties of a message: basic class, AMQP 0-9-1 section 4.2.6.1, and their table of headers.
+"""The properties of a message and their headers table (AMQP 0-9-1, section 4.2.6.1).
 
-Values are bytes as received; AMQP does not say what encoding a short string has, and STOMP's headers pass through
-untouched.
+Texts are bytes. AMQP does not define their encoding, and STOMP headers pass through unchanged.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ _HEADERS: Final = 1 << 13
 _CLUSTER_ID: Final = 1 << 2
 _MORE_FLAGS: Final = 1
 
-# The properties after the headers table, in the order of the list: flag, field of Properties, and the bytes of a
-# number; 0 for a short string.
-_BEHIND_TABLE: Final = (
+# The properties after the headers table, in the order on the wire: flag, field of Properties, and the size of a number
+# in bytes; 0 for a short string.
+_AFTER_TABLE: Final = (
     (1 << 12, "delivery_mode", 1),
     (1 << 11, "priority", 1),
     (1 << 10, "correlation_id", 0),
@@ -36,10 +35,10 @@ _BEHIND_TABLE: Final = (
     (1 << 3, "app_id", 0),
 )
 
-_ANY_BEHIND_TABLE: Final = (1 << 13) - (1 << 3)
+_ANY_AFTER_TABLE: Final = (1 << 13) - (1 << 3)
 
-# Bytes of the table's field values whose size is fixed, by type letter. RabbitMQ's dialect: "s" is a signed short, and
-# "l" and "L" are both signed.
+# The sizes in bytes of field values of fixed size, by type letter. In RabbitMQ's dialect "s" is a signed short, and
+# both "l" and "L" are signed.
 _FIXED_SIZES: Final = {
     ord("t"): 1, ord("b"): 1, ord("B"): 1, ord("s"): 2, ord("u"): 2, ord("I"): 4, ord("i"): 4, ord("f"): 4,
     ord("l"): 8, ord("L"): 8, ord("d"): 8, ord("T"): 8, ord("D"): 5, ord("V"): 0,
@@ -51,7 +50,7 @@ _SHOWN_NUMBERS: Final = frozenset(b"IlL")
 _length = struct.Struct(">I").unpack_from
 _pack_length = struct.Struct(">I").pack
 
-# Packed before the texts of an entry: the length of its name, and the type and length of its long string.
+# For each size, the bytes before the name of an entry, and those before its long string.
 _LENGTHS: Final = tuple(bytes((size,)) for size in range(LONGEST_SHORT_STRING + 1))
 _LONG_STRINGS: Final = tuple(b"S" + _pack_length(size) for size in range(LONGEST_SHORT_STRING + 1))
 
@@ -60,8 +59,10 @@ _LONG_STRINGS: Final = tuple(b"S" + _pack_length(size) for size in range(LONGEST
 class Properties:
     """The properties of one message; None where absent.
 
-    ``headers`` holds the entries of the headers table that STOMP can show: long strings as bytes, signed 32-bit and
-    64-bit integers as numbers, in table order. ``timestamp`` is in seconds since 1970 (POSIX), unsigned 64 bits.
+    Args:
+        headers: the entries of the headers table that a STOMP header can show, in table order: long strings as bytes,
+            and signed integers of 32 and 64 bits.
+        timestamp: in seconds since the epoch, unsigned 64 bits.
     """
 
     content_type: bytes | None = None
@@ -83,7 +84,7 @@ def short_string(value: bytes, what: str = "text") -> bytes:
     """Encode a short string: the length byte and the value (AMQP 0-9-1 section 4.2.5.3).
 
     Raises:
-        CodecError: when the value has more than 255 bytes; the text names ``what`` it is.
+        CodecError: the value has more than 255 bytes. ``what`` names it in the text.
     """
     if len(value) > LONGEST_SHORT_STRING:
         raise CodecError(f"the {what} has {len(value)} octets; AMQP allows {LONGEST_SHORT_STRING}")
@@ -91,12 +92,12 @@ def short_string(value: bytes, what: str = "text") -> bytes:
 
 
 def table_name(name: bytes) -> bytes:
-    """Encode the name of a long-string table entry and its type; the entry's length and value must follow."""
+    """Encode the name and type of a table entry with a long string. Its length and bytes must follow."""
     return short_string(name, "name of a header") + b"S"
 
 
 def number_name(name: bytes) -> bytes:
-    """Encode the name of a table entry that is a signed 64-bit number, and its type; the eight bytes must follow."""
+    """Encode the name and type of a table entry with a signed 64-bit integer. Its eight bytes must follow."""
     return short_string(name, "name of a header") + b"l"
 
 
@@ -104,7 +105,7 @@ def table_entries(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Encode long-string entries of a headers table, without the table's length. HOT: once per SEND with new headers.
 
     Raises:
-        CodecError: when a name has more than 255 bytes.
+        CodecError: a name has more than 255 bytes.
     """
     parts: list[bytes] = []
     lengths, long_strings = _LENGTHS, _LONG_STRINGS
@@ -117,29 +118,29 @@ def table_entries(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def encode_around_table(properties: Properties) -> tuple[bytes, bytes]:
-    """Encode everything but the headers table. The flags say that there is one; ``headers`` are ignored.
+    """Encode the properties around a headers table, which the flags announce. ``headers`` are ignored.
 
     Returns:
-        The bytes before the table's length (flags first), and those after the table.
+        The bytes from the flags up to the table's length, and those after the table.
 
     Raises:
-        CodecError: when a text is longer than 255 bytes or a number does not fit; it names the property.
+        CodecError: a text is longer than 255 bytes, or a number does not fit. The text names the property.
     """
     flags = _HEADERS
-    before = behind = b""
+    before = after = b""
     if properties.content_type is not None:
         flags |= _CONTENT_TYPE
         before = short_string(properties.content_type, "content-type")
     if properties.content_encoding is not None:
         flags |= _CONTENT_ENCODING
         before += short_string(properties.content_encoding, "content-encoding")
-    for flag, field, size in _BEHIND_TABLE:
+    for flag, field, size in _AFTER_TABLE:
         value = getattr(properties, field)
         if value is not None:
             flags |= flag
             name = field.replace("_", "-")
-            behind += _number(value, size, name) if size else short_string(value, name)
-    return flags.to_bytes(2, "big") + before, behind
+            after += _number(value, size, name) if size else short_string(value, name)
+    return flags.to_bytes(2, "big") + before, after
 
 
 def _number(value: int, size: int, name: str) -> bytes:
@@ -150,10 +151,10 @@ def _number(value: int, size: int, name: str) -> bytes:
 
 
 def decode(data: bytes) -> Properties:
-    """Decode the property flags and the property list of a content header: everything after its body size.
+    """Decode the properties of a message from ``data``, the bytes of a content header after its body size.
 
     Raises:
-        CodecError: when the bytes end early or hold a type that AMQP and RabbitMQ do not define.
+        CodecError: the bytes end early, or contain a type that neither AMQP nor RabbitMQ defines.
     """
     try:
         return _PropertyReader(data).properties()
@@ -179,7 +180,7 @@ class _PropertyReader:
             found.content_encoding = self._text()
         if flags & _HEADERS:
             found.headers = self._table()
-        for flag, field, size in _BEHIND_TABLE if flags & _ANY_BEHIND_TABLE else ():
+        for flag, field, size in _AFTER_TABLE if flags & _ANY_AFTER_TABLE else ():
             if flags & flag:
                 setattr(found, field, self._number(size) if size else self._text())
         if flags & _CLUSTER_ID:
@@ -225,7 +226,7 @@ class _PropertyReader:
         return shown
 
     def _field(self) -> bytes | int | None:
-        """One field value, which is no long string; None for the types that a STOMP header cannot show."""
+        """Read a field value that is not a long string. Returns None for types that a STOMP header cannot show."""
         kind = self._take(1)[0]
         if kind in _SIZED:
             self._take(self._number(4))

@@ -1,18 +1,17 @@
-"""Splits what the broker sends: data for sessions, methods for their channels, the rest for the AMQP client library.
+"""Splits the broker's byte stream: data for sessions, methods for channels, and the rest for the AMQP library.
 
-HOT: every delivery and every confirm passes through ``Splitter.receive``. On registered channels, deliveries with their
-content, the broker's confirms, and messages that it returns go straight to the channel's sink, as slices of what was
-read. All other methods of channels go to ``Watch``, in their order among the data. The frames of the connection come
-out again untouched and in order; some of these are also reported to ``Watch``.
+HOT: every delivery and every confirm passes through ``Splitter.receive``. On registered channels, deliveries, confirms
+and returned messages go straight to the channel's `Sink`, as slices of what was read. All other methods of channels go
+to ``Watch``, in their order among the data. The frames of the connection are returned unchanged and in order; ``Watch``
+gets a copy of some of them.
 
-A whole message in one read, the normal case, takes the short way in ``_deliver``, or a shorter one, in
-``_deliver_repeats``, if it differs from the last one of its channel only in delivery tag and body. A message in pieces,
-or with other channels' frames between its own, is put together channel by channel.
-``tests/property/test_amqp_splitter.py`` holds all three equal.
+A message that arrives whole in one read, the normal case, goes through ``_deliver``. If it differs from the last one of
+its channel only in delivery tag and body, it takes the shorter path ``_deliver_repeats``. A message in several reads,
+or with other channels' frames in between, is collected by channel (``_Message``).
+``tests/property/test_amqp_splitter.py`` keeps all three paths equal.
 
-A sink that raises harms no other: its owner is noted in ``failures``, its channel's data is dropped from then on, and
-the splitter goes on. A ``try`` around each call of a sink costs nothing until something is raised. What the splitter
-itself raises is always a CodecError: the bytes are not AMQP.
+If a sink raises, the splitter records owner and error in ``failures``, drops the channel's later data, and continues.
+The ``try`` around each call costs nothing while nothing is raised. The splitter itself raises only CodecError.
 """
 
 from __future__ import annotations
@@ -42,41 +41,42 @@ from gateway.errors import CodecError
 from gateway.pieces import Body, Piece, body_of, part_of
 
 Deliver = Callable[[int, bool, bytes, bytes, Body], None]
-"""Takes delivery tag, redelivered, route, properties and body. The route is the exchange and the routing key, both as
-short strings, joined; the properties are the bytes after the body size of the content header."""
+"""Takes delivery tag, redelivered, route, properties and body. The route is exchange and routing key, as two encoded
+short strings in one value. The properties are the bytes of the content header after its body size."""
 
 DeliverAlike = Callable[[int, list[bytes]], None]
-"""Takes the messages that follow one just delivered and differ from it only in tag and body: first tag, and bodies."""
+"""Takes messages with consecutive tags that differ from the one just delivered only in tag and body: the first tag,
+and all bodies."""
 
 Confirm = Callable[[int, bool, bool], None]
 """Takes publish sequence number, multiple, and whether the broker accepted the message."""
 
 Returned = Callable[["Return"], None]
-"""Takes a message that the broker gave back, as soon as its content header is there."""
+"""Takes a message that the broker returned, as soon as its content header has arrived."""
 
 Watch = Callable[[int, int, bytes], None]
 """Takes channel number, class and method as one number (see ``gateway.amqp.codec``), and the frame's bytes."""
 
 _FRAME_END: Final = 0xCE
-_CONTENT_START: Final = 19  # of a header frame, up to the property flags
+_CONTENT_START: Final = 19  # the offset of the property flags in the frame of a content header
 
-# Bytes between a frame's header and its end: at least of a method, of a confirm, and at least of a content header.
+# Bytes between a frame's header and its end marker: of the shortest method, a confirm, and the shortest content header.
 _METHOD_SIZE: Final = 4
 _METHOD_FRAME: Final = FRAME_OVERHEAD + _METHOD_SIZE
 _CONFIRM_SIZE: Final = 13
 _CONTENT_SIZE: Final = 14
 
-# The beginning of basic.deliver, up to the length of the consumer tag: it tells channel, frame size and where the
-# delivery tag is.
+# The bytes of basic.deliver up to the length of the consumer tag. They identify channel, frame size and the position
+# of the delivery tag.
 _KEY_SIZE: Final = 12
 
-# A channel keeps the bytes between tag and body of its last delivery only if they are few.
+# A channel keeps at most this many bytes between tag and body of its last delivery.
 _LARGEST_REPEAT: Final = 2048
 
-# The beginning of a frame of a body is taken when so much of it has come. Any other frame is put together first.
+# An incomplete body frame goes to its message once this many bytes have arrived. Other frames are completed first.
 _MUCH: Final = 16 << 10
 
-# A frame before both sides have agreed on a size.
+# The largest frame before both sides have agreed on one.
 _LARGEST_FIRST_FRAME: Final = 1 << 20
 
 _ENDS_EARLY: Final = "an AMQP frame ends within its fields"
@@ -99,9 +99,13 @@ _WATCHED: Final = frozenset((CONNECTION_CLOSE, CONNECTION_BLOCKED, CONNECTION_UN
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """A mandatory message that reached no queue (basic.return): why, its route, its properties and its size.
+    """A mandatory message that reached no queue (basic.return). Its body is dropped.
 
-    ``properties`` are the bytes after the body size of the content header. The body itself is thrown away.
+    Args:
+        code: the broker's reply code.
+        text: the broker's reply text.
+        properties: the bytes of the content header after its body size.
+        size: the size of the body in bytes.
     """
 
     code: int
@@ -113,18 +117,20 @@ class Return:
 
 
 def _no_returns(returned: Return) -> None:
-    """A channel that publishes nothing gets no returns."""
+    """For channels that do not publish."""
 
 
 def _drop(*data: object) -> None:
-    """A sink that has failed gets nothing more."""
+    """For sinks that have raised, or whose data is to be dropped."""
 
 
 @dataclass(slots=True, eq=False)
 class Sink:
-    """Where the data of one channel goes. Its ``owner`` enters ``Splitter.touched`` when there is some.
+    """The receiver of one channel's data.
 
-    Without ``deliver_alike`` each message goes to ``deliver``.
+    Args:
+        owner: added to ``Splitter.touched`` when the sink gets data.
+        deliver_alike: if None, each message goes to ``deliver``.
     """
 
     deliver: Deliver
@@ -132,30 +138,29 @@ class Sink:
     owner: object
     returned: Returned = _no_returns
     deliver_alike: DeliverAlike | None = None
-    # For the splitter: what lay between tag and body in the last delivery that it looked at, and the key of what is
-    # known to come again.
+    # For the splitter: the bytes between tag and body of the last delivery, and the key of the sink's `_Repeat`.
     between: bytes = b""
     repeat_key: bytes = b""
 
     def drop(self) -> None:
-        """Throw the channel's data away from now on."""
+        """Drop the channel's data from now on."""
         self.deliver = self.confirm = self.returned = _drop
         self.deliver_alike = None
 
 
 @dataclass(slots=True)
 class _Message:
-    """A message whose frames are still coming."""
+    """A message whose frames are still arriving."""
 
     tag: int
     redelivered: bool
     route: bytes
     properties: bytes = b""
-    missing: int = -1  # bytes of the body still to come; -1 before the content header
+    missing: int = -1  # bytes of the body that have not arrived; -1 before the content header
     pieces: list[Piece] = field(default_factory=list)
 
     def add(self, data: bytes, start: int, stop: int) -> None:
-        """Add what lies there to the body."""
+        """Add this part of ``data`` to the body."""
         if self.missing <= 0:
             raise CodecError(_WRONG_ORDER)
         self.missing -= stop - start
@@ -166,11 +171,11 @@ class _Message:
 
 @dataclass(slots=True, eq=False)
 class _Repeat:
-    """The common parts of a channel's last deliveries; positions count from the beginning of the method frame."""
+    """The common parts of a channel's last deliveries."""
 
     sink: Sink
-    head: bytes  # everything before the delivery tag
-    between: bytes  # everything between the delivery tag and the body
+    head: bytes  # from the beginning of the method frame up to the delivery tag
+    between: bytes  # from the delivery tag up to the body
     size: int  # of all frames of the message
     redelivered: bool
     route: bytes
@@ -180,8 +185,12 @@ class _Repeat:
 class Splitter:
     """Splits the byte stream of one AMQP connection.
 
-    ``watch`` is called for the methods of channels that are no data, the closed connection, and broker alarms.
-    ``frame_max`` is the size of the largest frame in bytes, 0 for no limit.
+    Args:
+        watch: gets the methods of channels that are not data, and connection.close, blocked and unblocked.
+
+    ``frame_max``: the largest frame in bytes, 0 for no limit; the owner sets it once it is agreed.
+    ``touched``: the owners of sinks that got data; ``failures``: owners of sinks that raised, with the error. The
+    caller of ``receive`` empties both.
     """
 
     __slots__ = (
@@ -196,12 +205,12 @@ class Splitter:
         self.touched: set[object] = set()
         self.failures: list[tuple[object, Exception]] = []
         self._messages: dict[int, _Message] = {}
-        # At most one for each sink.
+        # By the first bytes of the delivery, at most one for each sink.
         self._repeats: dict[bytes, _Repeat] = {}
-        # Returned messages whose content is still coming, with the bytes of the body to come; -1 before the header.
+        # Returned messages whose content is still arriving, with the missing bytes of the body; -1 before the header.
         self._returns: dict[int, tuple[Return, int]] = {}
-        # Of a frame that has not come whole: the bytes that have, and how many are to come. Of a large frame of a body
-        # all that has come is with its message; then the channel is noted instead.
+        # An incomplete frame: the bytes that have arrived, and the number that is missing. The bytes of a large body
+        # frame are with its message, and _begun is its channel.
         self._rest: list[bytes] = []
         self._begun = 0
         self._missing = 0
@@ -212,12 +221,12 @@ class Splitter:
         self.sinks[channel] = sink
 
     def drop(self, channel: int) -> None:
-        """Throw the data of a channel away from now on, if it goes anywhere."""
+        """Drop the data of a channel from now on, if it has a sink."""
         if (sink := self.sinks.get(channel)) is not None:
             sink.drop()
 
     def unregister(self, channel: int) -> None:
-        """Forget a channel. To be called once it is closed: until then the broker may send deliveries."""
+        """Forget a channel. Call it only after the channel is closed: until then the broker may send deliveries."""
         self._forget_sink(channel)
         self._messages.pop(channel, None)
         self._returns.pop(channel, None)
@@ -228,14 +237,13 @@ class Splitter:
             self._repeats.pop(sink.repeat_key, None)
 
     def receive(self, data: bytes) -> bytes:
-        """Take what one read of the socket gave.
+        """Take the bytes of one read.
 
         Returns:
-            The frames that neither a sink nor ``watch`` took, whole, in order. Owners of sinks that got something
-            are in ``touched``, and owners of sinks that raised in ``failures``, too. The caller empties both.
+            The complete frames for the AMQP library, in order.
 
         Raises:
-            CodecError: when the bytes are not AMQP frames, or the frames of a message come in an impossible order.
+            CodecError: the bytes are not AMQP frames, or the frames of a message come in an impossible order.
         """
         at = 0
         if self._begun:
@@ -253,14 +261,14 @@ class Splitter:
         try:
             at, others = self._split(data, at)
         except (IndexError, struct.error) as error:
-            # The sinks' own errors are caught where they are called.
+            # From the splitter itself: errors of sinks are caught where they are called.
             raise CodecError(_ENDS_EARLY) from error
         if at < len(data):
             self._keep(data, at)
         return b"".join(others)
 
     def _keep(self, data: bytes, at: int) -> None:
-        """Keep the beginning of a frame that has not come whole."""
+        """Keep the beginning of an incomplete frame."""
         if len(data) - at >= _MUCH:
             kind, channel, _ = _frame_header(data, at)
             if kind == BODY and channel in self._messages:
@@ -270,13 +278,13 @@ class Splitter:
         self._rest.append(data[at:])
 
     def _split(self, data: bytes, at: int) -> tuple[int, list[bytes]]:
-        """Handle the complete frames from a position on. Returns the position after them, and the frames that pass."""
+        """Handle the complete frames from ``at`` on. Returns the position after them, and the library's frames."""
         size = len(data)
         passed = at
         others: list[bytes] = []
         find_sink, touched = self.sinks.get, self.touched
         while at + FRAME_OVERHEAD <= size:
-            # In one go where there is room for a method, as in all frames but the last one of a read.
+            # One unpacking reads the method, too, except perhaps in the last frame of a read.
             has_room = at + _METHOD_FRAME <= size
             kind, channel, length, method = _method_header(data, at) if has_room else (*_frame_header(data, at), 0)
             end = at + FRAME_OVERHEAD + length
@@ -311,14 +319,14 @@ class Splitter:
         return at, others
 
     def _check_size(self, kind: int, size: int) -> None:
-        """Check a frame that has not arrived whole: another protocol's text looks like the size of a very long one."""
+        """Check an incomplete frame: bytes of another protocol may look like the size of a very long frame."""
         if kind not in _KINDS:
-            raise CodecError(f"no AMQP frame is of type {kind}")
+            raise CodecError(f"{kind} is not a type of AMQP frame")
         if 0 < self.frame_max < size:
-            raise CodecError(f"an AMQP frame has {size} bytes, and {self.frame_max} were agreed on")
+            raise CodecError(f"an AMQP frame has {size} bytes, more than the negotiated {self.frame_max}")
 
     def _report(self, channel: int, method: int, frame: bytes) -> bytes:
-        """Report a method; the frame as it passes, which is nothing if it belongs to a channel."""
+        """Report a method to ``watch``. Returns the frame for the library, or nothing if it belongs to a channel."""
         if method in _CLOSES:
             frame = _with_readable_text(frame)
         if method:
@@ -326,10 +334,10 @@ class Splitter:
         return b"" if channel else frame
 
     def _data(self, sink: Sink, method: int, data: bytes, channel: int, at: int, end: int) -> int:
-        """Handle another frame of a registered channel. Returns the position after it, or 0 if it is not data."""
+        """Handle a frame of a registered channel, except basic.deliver. Returns the position after it; 0 if no data."""
         if method in (ACK, NACK):
             if end - at != _CONFIRM_SIZE + FRAME_OVERHEAD:
-                raise CodecError("a confirm has not the size of its fields")
+                raise CodecError("a confirm does not have the size of its fields")
             tag, bits = _tag_and_flag(data, at + 11)
             self.touched.add(sink.owner)
             try:
@@ -351,7 +359,7 @@ class Splitter:
         return end
 
     def _deliver_repeats(self, data: bytes, at: int) -> int:
-        """Deliver the messages that come here, if each differs from the last of its channel only in tag and body.
+        """Deliver messages as long as each differs from the last of its channel only in tag and body.
 
         HOT: once per message, or once for many. ``_deliver`` is the slow twin. Returns the position after them.
         """
@@ -396,7 +404,7 @@ class Splitter:
         return at
 
     def _deliver(self, sink: Sink, data: bytes, channel: int, at: int, end: int) -> int:
-        """Read basic.deliver, and its content with it if that has arrived whole."""
+        """Read basic.deliver, and its content if that has arrived. Returns the position after what was read."""
         if self._messages and channel in self._messages:
             raise CodecError(_WRONG_ORDER)
         # Each registered channel has one consumer, so the consumer tag is skipped.
@@ -404,7 +412,7 @@ class Splitter:
         tag, redelivered, exchange_size = _tag_flag_and_size(data, tag_at)
         key_at = tag_at + 10 + exchange_size
         if key_at + 2 + data[key_at] != end:
-            raise CodecError("a delivery has not the size of its fields")
+            raise CodecError("a delivery does not have the size of its fields")
         route = data[tag_at + 9 : end - 1]
         size = len(data)
         if end + _CONTENT_START < size:
@@ -430,7 +438,7 @@ class Splitter:
                         self._failed(sink, error)
                     between = data[tag_at + 8 : body_at + 7 if body_size else stop]
                     if between == sink.between:
-                        # The second one: more may come.
+                        # The second message with the same bytes: more may follow.
                         head = data[at:tag_at]
                         repeat = _Repeat(sink, head, between, stop - at, redelivered == 1, route, properties)
                         self._expect(repeat)
@@ -440,14 +448,14 @@ class Splitter:
         return end
 
     def _expect(self, repeat: _Repeat) -> None:
-        """More messages like this one may come on its channel."""
+        """Look for further messages like this one on its channel."""
         sink = repeat.sink
         self._repeats.pop(sink.repeat_key, None)
         sink.repeat_key = repeat.head[:_KEY_SIZE]
         self._repeats[sink.repeat_key] = repeat
 
     def _continue(self, sink: Sink, data: bytes, channel: int, at: int, end: int) -> None:
-        """Add a content frame to a message that comes in pieces."""
+        """Add a content frame to an incomplete message."""
         message = self._messages[channel]
         kind = data[at]
         if kind == HEADER and message.missing < 0:
@@ -461,7 +469,7 @@ class Splitter:
             self._complete(sink, channel)
 
     def _complete(self, sink: Sink, channel: int) -> None:
-        """Deliver a message that has come in pieces."""
+        """Deliver a message that arrived in several frames or reads."""
         message = self._messages.pop(channel)
         self.touched.add(sink.owner)
         body = body_of(message.pieces)
@@ -471,7 +479,7 @@ class Splitter:
             self._failed(sink, error)
 
     def _go_on(self, data: bytes) -> int:
-        """Take more of a body frame whose beginning has arrived before. Returns the position after it."""
+        """Continue a body frame that has begun in an earlier read. Returns the position after it."""
         channel, missing = self._begun, self._missing
         self._missing -= len(data)
         message, sink = self._messages.get(channel), self.sinks.get(channel)
@@ -487,7 +495,7 @@ class Splitter:
         return missing
 
     def _take_returned(self, sink: Sink, data: bytes, channel: int, at: int, end: int) -> None:
-        """Report a returned message when its content header is there, and skip its body."""
+        """Report a returned message when its content header has arrived, and skip its body."""
         returned, missing = self._returns[channel]
         kind = data[at]
         if kind == HEADER and missing < 0:
@@ -510,24 +518,24 @@ class Splitter:
             del self._returns[channel]
 
     def _failed(self, sink: Sink, error: Exception) -> None:
-        """A sink has raised: note it for the caller, and drop what else comes for the channel."""
+        """Record the error of a sink, and drop the channel's data from now on."""
         sink.drop()
         self.failures.append((sink.owner, error))
 
 
 def _body_size(data: bytes, at: int, end: int) -> int:
-    """The size of the body that a content header announces."""
+    """The size of the body in bytes, as the content header says."""
     if end - at < _CONTENT_SIZE + FRAME_OVERHEAD:
         raise CodecError("a content header ends within its fields")
     return int(_content_start(data, at)[5])
 
 
 def _no_method(kind: int) -> int:
-    """No method, for a whole frame of this type that has none; a method frame without one is an error."""
+    """Return 0 for a complete frame without a method. Raises CodecError if its type needs one or is unknown."""
     if kind == METHOD:
         raise CodecError(_ENDS_EARLY)
     if kind not in _KINDS:
-        raise CodecError(f"no AMQP frame is of type {kind}")
+        raise CodecError(f"{kind} is not a type of AMQP frame")
     return 0
 
 
@@ -538,12 +546,12 @@ def _read_return(arguments: bytes) -> Return:
     exchange, at = _read_short_string(arguments, at)
     routing_key, at = _read_short_string(arguments, at)
     if at != len(arguments):
-        raise CodecError("a basic.return has not the size of its fields")
+        raise CodecError("a basic.return does not have the size of its fields")
     return Return(code, text, exchange, routing_key)
 
 
 def _read_short_string(data: bytes, at: int) -> tuple[bytes, int]:
-    """A short string that begins here, and the position after it."""
+    """Read a short string. Returns it, and the position after it."""
     end = at + 1 + data[at]
     return data[at + 1 : end], end
 
@@ -551,12 +559,12 @@ def _read_short_string(data: bytes, at: int) -> tuple[bytes, int]:
 def _with_readable_text(frame: bytes) -> bytes:
     """Replace each byte of a close frame's reply text that is not UTF-8 by a question mark.
 
-    RabbitMQ quotes clients' names there as they are, and cuts the text at 255 bytes, perhaps within a character. The
-    client library cannot decode such a text and gives up the connection, with every session on it.
+    RabbitMQ quotes clients' names there, and cuts the text at 255 bytes, perhaps within a character. The AMQP library
+    cannot decode such a text, and would give up the connection with all its sessions.
     """
     start = 14  # after the reply code and the length byte
     end = start + frame[start - 1]
     if end + 5 != len(frame):  # class and method that caused the close, and the frame's end
-        raise CodecError("a close has not the size of its fields")
+        raise CodecError("a close does not have the size of its fields")
     text = frame[start:end].decode("utf-8", "surrogateescape").encode("utf-8", "replace")
     return frame[:start] + text + frame[end:]

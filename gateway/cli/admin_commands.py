@@ -114,7 +114,7 @@ examples:
   If there are more than 1000 sessions, it shows only those that have sent or received the most messages so far.
 """
 
-# As in `gateway.server.process.logs`, which other commands do not load.
+# A copy of those in `gateway.server.process.logs`, so that commands need not load that module.
 _LEVELS: Final = ("debug", "info", "warning", "error", "configured")
 
 _TRACE_DESCRIPTION = """\
@@ -147,9 +147,8 @@ what a line shows:
 
 _LOG_LEVEL_DESCRIPTION = """\
 Change the level of a running gateway's log lines for a while, through its admin listener; without LEVEL, show it.
-When the time is over, the level of the configuration holds again. With several workers it is changed in all of them.
-The log has a line for each change, and says who asked. If the configuration is reloaded with another logging.level,
-that level counts at once.
+When the time is over, the level of the configuration applies again. The command changes the level of all workers. The
+log has a line for each change, and says who asked. If a reload changes logging.level, the new value applies at once.
 """
 
 _LOG_LEVEL_EPILOG = """\
@@ -200,7 +199,7 @@ def add_admin(commands: Commands) -> None:
     top.add_argument("--virtual-host", metavar="NAME", help="only sessions of this virtual host")
     top.add_argument("--login", metavar="NAME", help="only sessions of this login")
     top.add_argument(
-        "--interval", type=duration, default="2s", metavar="TIME", help="between two updates (default: 2s)"
+        "--interval", type=duration, default="2s", metavar="TIME", help="time between two updates (default: 2s)"
     )
     top.add_argument("--once", "--batch", action="store_true", help="print once and end (default without a terminal)")
     top.add_argument("--limit", type=int, metavar="N", help="sessions to show (default: all that fit; --once: 20)")
@@ -214,7 +213,7 @@ def _add_trace(commands: Commands) -> None:
     )  # fmt: skip
     whom = trace.add_mutually_exclusive_group(required=True)
     whom.add_argument("session", nargs="?", metavar="SESSION", help="id of the session, for example session-...")
-    whom.add_argument("--login", metavar="NAME", help="clients with this login, or that ask for it")
+    whom.add_argument("--login", metavar="NAME", help="clients that have this login, or try to log in with it")
     whom.add_argument(
         "--address", metavar="ADDRESS", help="clients from this IP address, network like 10.1.2.0/24, or unix:uid=1000"
     )
@@ -231,7 +230,7 @@ def _add_trace(commands: Commands) -> None:
     _add_server_options(level)
     level.add_argument(
         "level", nargs="?", choices=_LEVELS, metavar="LEVEL",
-        help="debug, info, warning or error: log this level and above; configured: as in the configuration",
+        help="debug, info, warning or error: log this level and above; configured: the configuration's level",
     )  # fmt: skip
     level.add_argument(
         "--for", dest="duration", type=duration, default=600.0, metavar="TIME",
@@ -267,7 +266,7 @@ def _add_sessions(commands: Commands) -> None:
     close.add_argument("--reason", metavar="TEXT", help="text for the client and the log")
     for action in (show, close):
         action.add_argument("id", metavar="ID", help="id of the session, for example session-...")
-        # Options may also stand before the action. A default here would overwrite them.
+        # These options may also precede the action. A default here would overwrite those.
         _add_server_options(action, default=argparse.SUPPRESS)
 
 
@@ -303,11 +302,11 @@ def _add_list_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _asking(command: str, module: str = "terminal_commands") -> Run:
-    """What runs a command of `gateway.admin`, whose modules other commands do not load."""
+    """Make the function that runs a command of `gateway.admin`. It loads the module only when it is called."""
 
     def run(options: argparse.Namespace) -> ExitCode:
         if isinstance(sys.stdout, io.TextIOWrapper):
-            # A login with characters that the terminal lacks must not end the command.
+            # Otherwise the command would fail on a login with characters that the terminal cannot show.
             sys.stdout.reconfigure(errors="backslashreplace")
         getattr(import_module(f"gateway.admin.{module}"), command)(options)
         return ExitCode.OK

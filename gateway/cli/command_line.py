@@ -23,7 +23,7 @@ A STOMP gateway in front of RabbitMQ. Clients speak STOMP 1.0, 1.1 or 1.2; the g
 
 _EPILOG = """\
 examples:
-  stomp-gateway check --config gateway.yaml       list every mistake; without one, try each broker
+  stomp-gateway check --config gateway.yaml       list every mistake; if there is none, try each broker
   stomp-gateway serve --config gateway.yaml       run until SIGTERM or Ctrl-C
   stomp-gateway example > gateway.yaml            every key with its default
   stomp-gateway schema > gateway.schema.json      JSON Schema of the configuration, for editors
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run: Run = options.run
     try:
         code = run(options)
-        print(end="", flush=True)  # what cannot be written is told here, not at exit
+        print(end="", flush=True)  # so that a failed write raises here, and not at exit
     except ConfigError as error:
         return _failed(str(error), ExitCode.CONFIGURATION)
     except GatewayError as error:
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         is_closed = isinstance(error, BrokenPipeError)  # the reader of a pipe has closed it, like `| head`
         if not is_closed and (error.filename is not None or _can_print()):
             raise
-        # The flush at exit must not fail again.
+        # Otherwise the flush at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not is_closed:
             _failed(f"stomp-gateway: standard output cannot be written: {error.strerror}.", ExitCode.FAILURE)
@@ -114,7 +114,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _can_print() -> bool:
-    """Whether standard output takes one more line. What it refused before is lost, so a flush alone cannot tell."""
+    """Whether standard output accepts another line. A flush is no test: after a failed write, the buffer is empty."""
     try:
         print(flush=True)
     except OSError:

@@ -1,4 +1,4 @@
-"""Shared by the commands: their parsers, types of options, passcodes, the event loop, and the end by SIGTERM."""
+"""What the commands share: parsers, types of options, passcodes, the event loop, and handling of SIGTERM."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Run = Callable[[argparse.Namespace], ExitCode]
 T = TypeVar("T")
 
 NULL: Final = "null"
-"""No limit. A configuration file has it for `journal.retain_bytes`, and no such value for `journal.retain`."""
+"""The value for no limit. In a configuration, `journal.retain_bytes` accepts it, too, but `journal.retain` does not."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -70,7 +70,7 @@ def add_command(
 
 
 def exit_codes(done: str, failed: str) -> str:
-    """The end of an epilog: what exit codes mean, of which 0 and 1 are the command's own."""
+    """The end of an epilog, with the meanings of exit codes. Those of 0 and 1 depend on the command."""
     wrong, interrupted = "the command line is wrong", "interrupted (Ctrl-C)"
     return f"\nexit codes:\n  0    {done}\n  1    {failed}\n  2    {wrong}\n  130  {interrupted}\n"
 
@@ -101,7 +101,7 @@ def passcode_from(file: Path | str | None, variable: str, default: T) -> str | T
 
 
 class TerminatedError(GatewayError):
-    """SIGTERM ended the work, after it had cleaned up."""
+    """SIGTERM ended the work, which has cleaned up."""
 
 
 async def until_terminated(work: Awaitable[T]) -> T:
@@ -134,27 +134,27 @@ async def until_terminated(work: Awaitable[T]) -> T:
 
 
 def duration(text: str) -> float:
-    """The seconds in a duration above 0, in the forms that a configuration file takes."""
+    """Read a duration above 0, in the forms of a configuration file. Returns seconds."""
     return _read(Duration(zero=False).read, text)
 
 
 def duration_or_null(text: str) -> float:
-    """The same; null, which is none of those forms, is for ever."""
+    """Do the same as `duration`, or return infinity for null."""
     return math.inf if text == NULL else duration(text)
 
 
 def size(text: str) -> int:
-    """The bytes in a size above 0, in the forms that a configuration file takes."""
+    """Read a size above 0, in the forms of a configuration file. Returns bytes."""
     return _read(Size().read, text)
 
 
 def size_or_null(text: str) -> int | None:
-    """The same; null is no limit."""
+    """Do the same as `size`, or return None for null."""
     return None if text == NULL else size(text)
 
 
 def _read(read: Callable[[str], T], text: str) -> T:
-    """What a reader of configuration files makes of an option; a mistake has the same words, advice included."""
+    """Apply a reader of configuration values to an option. The error has its text and its advice."""
     try:
         return read(text)
     except PydanticCustomError as error:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Read or ship a traffic journal: the directory in which gateways record what their clients do, one JSON object per line.
-These commands change no line and do not slow a gateway down.
+These commands do not change any line, and do not slow a gateway down.
 """
 
 _TAIL_DESCRIPTION = """\
@@ -78,13 +78,13 @@ examples:
   number, but the gateway counts them. A boot that did not close is still running, or was killed.
 """ + exit_codes("done", "the directory cannot be read")
 
-# Seconds for the segment under way when the command is ended.
+# When the command is stopped, the segment under way has this many seconds.
 _END_WITHIN: Final = 5.0
 
 _SHIP_DESCRIPTION = """\
-Put every finished segment of a journal to one place, from where the pipeline reads it: a directory, or an object store.
+Copy every finished segment of a journal to the place from which the pipeline reads it: a directory, or an object store.
 A gateway with journal.ship does this itself. This command is for other gateways' journals, and for segments that a
-killed gateway has left open: it first ends them at their last whole line, with --follow also every ten minutes. It
+killed gateway has left open: it first finishes them at their last whole line, with --follow also every ten minutes. It
 marks shipped segments, and does not ship them again. Object stores need pip install 'stomp-gateway[ship]', and take
 their credentials from the environment.
 """
@@ -95,7 +95,7 @@ examples:
   stomp-gateway journal ship DIR --to /mnt/journals --follow
   stomp-gateway journal ship DIR --to gs://bucket/journal --again        the place has lost segments
 
-  A segment that is there already is left as it is, so the command can be repeated at any time.
+  The command does not replace a segment that the place already has, so you can repeat it at any time.
 """ + exit_codes(
     "everything is shipped; with --follow: ended by SIGTERM",
     "something was not shipped, or an open segment may not be finished, and the messages say why",
@@ -103,10 +103,10 @@ examples:
 
 
 _COLLECT_DESCRIPTION = """\
-Write the segments that gateways publish to a stream of RabbitMQ (journal.ship.to: amqp) to one place, from where the
-pipeline reads them. Each segment is written once, by its name; a note in the place says how far the stream was read.
-You may stop or kill the command at any moment, and run two at once. The user needs the permissions read for the stream
-and write for amq.default.
+Read the segments that gateways publish to a stream of RabbitMQ (journal.ship.to: amqp), and write them to the place
+from which the pipeline reads them. Each segment is written once, by its name; a file there records how far the stream
+was read. You may stop or kill the command at any moment, and run two at once. The user needs the permissions read for
+the stream and write for amq.default.
 """
 
 _COLLECT_EPILOG = """\
@@ -118,8 +118,8 @@ environment:
   STOMP_GATEWAY_PASSCODE   the passcode, without --passcode-file (default: guest)
 
 exit codes:
-  0    everything that was in the stream is in the place; with --follow: ended by SIGTERM, whatever was refused
-  1    broker or place do not answer, or messages were refused; the message says which
+  0    everything in the stream was written; with --follow: ended by SIGTERM, even if messages were refused
+  1    the broker or the place does not answer, or messages were refused; the output says which
   2    the command line is wrong
   130  interrupted (Ctrl-C)
   143  without --follow: ended by SIGTERM
@@ -176,7 +176,7 @@ def add_ship(actions: Commands) -> None:
     """Add `ship` and `collect` to the commands of `stomp-gateway journal`."""
     _add_collect(actions)
     ship = add_command(
-        actions, "ship", _ship, help="put finished segments to an object store or a directory",
+        actions, "ship", _ship, help="copy finished segments to an object store or a directory",
         description=_SHIP_DESCRIPTION, epilog=_SHIP_EPILOG,
     )  # fmt: skip
     ship.add_argument("directory", type=Path, metavar="DIR", help="the journal's directory")
@@ -185,8 +185,8 @@ def add_ship(actions: Commands) -> None:
     )
     mode = ship.add_mutually_exclusive_group()
     mode.add_argument("--once", action="store_true", help="ship what is finished now, then end (default)")
-    mode.add_argument("--follow", action="store_true", help="also later ones, until SIGTERM or Ctrl-C")
-    mode.add_argument("--again", action="store_true", help="once, also segments that were shipped before")
+    mode.add_argument("--follow", action="store_true", help="also ship later segments, until SIGTERM or Ctrl-C")
+    mode.add_argument("--again", action="store_true", help="like --once, but also ship segments that are marked")
 
 
 def _add_collect(actions: Commands) -> None:
@@ -205,7 +205,7 @@ def _add_collect(actions: Commands) -> None:
     collect.add_argument("--ca-file", type=Path, metavar="FILE", help="certificates (PEM) to trust, for amqps")
     mode = collect.add_mutually_exclusive_group()
     mode.add_argument("--once", action="store_true", help="collect what is there now, then end (default)")
-    mode.add_argument("--follow", action="store_true", help="also later ones, until SIGTERM or Ctrl-C")
+    mode.add_argument("--follow", action="store_true", help="also collect later segments, until SIGTERM or Ctrl-C")
 
 
 def _store(place: str) -> Store:
@@ -262,7 +262,7 @@ def _follow(shipper: Shipper, directory: Path) -> ExitCode:
 
 
 def _finish_open(directory: Path, known: Mapping[Path, OSError] = MappingProxyType({})) -> dict[Path, OSError]:
-    """Finish what killed gateways left open; returns what cannot be finished, and logs what is not known as such."""
+    """Finish segments that killed gateways left open. Returns those that cannot be finished; logs new ones of these."""
     import structlog  # noqa: PLC0415
 
     from gateway.journal.files import recover  # noqa: PLC0415

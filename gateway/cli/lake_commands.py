@@ -1,4 +1,4 @@
-"""The command line of those subcommands of `stomp-gateway pipeline` that need neither Spark nor Java."""
+"""The command lines of the subcommands of `stomp-gateway pipeline` that need neither Spark nor Java."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ example:
   stomp-gateway pipeline check --lake lake --journal journal
 
 """ + _EXIT_CODES.format(
-    "the lake is complete; segments may wait for the next ingest, if not for long",
+    "the lake is complete; segments may wait for the next ingest, but for no longer than --overdue",
     "the lake is not complete (the command lists what is missing), or cannot be read",
 )
 
@@ -51,11 +51,11 @@ example:
 _GC = """\
 Delete segments of the journal that are in the lake and older than --retain-days. With --events-days, also delete old
 days of the table events. The tables computed from them stay, and so do days that are incomplete in these tables.
-With --messages-days, delete messages that were archived longer ago. `pipeline compact` removes the files, a week later.
+With --messages-days, delete messages that were archived longer ago. A week later, `pipeline compact` removes the files.
 
 The lake remembers the name of each segment that it has, so that none is read twice. With --segments-days it forgets
-those that were begun more than N days ago, and refuses segments of these days from now on. Days of which a --journal
-still has segments are kept.
+those that were begun more than N days ago, and refuses segments of these days from now on. It does not forget days of
+which a --journal still has segments.
 """
 
 _GC_EPILOG = """\
@@ -67,7 +67,7 @@ examples:
 
 _SQL = """\
 Answer an SQL query over the tables of the lake, in DataFusion's dialect, which is close to PostgreSQL's. It needs
-neither Spark nor Java. A table that is not there yet is empty. A query whose plan does not only read is refused.
+neither Spark nor Java. A table that does not exist yet is empty. The command refuses a query that does not only read.
 """
 
 _SQL_EPILOG = """\
@@ -78,9 +78,9 @@ examples:
 """ + _EXIT_CODES.format("it printed the answer", "the query is wrong or too slow, or the lake cannot be read")  # noqa: S608
 
 _UPGRADE = """\
-Take over a lake of Parquet files that an older release has made. The lake of Delta tables takes its place, and the old
-one is kept beside it as LAKE.before-upgrade; that needs as much room again. Then run `pipeline ingest`, which computes
-the other tables.
+Convert a lake of Parquet files, which an older release has made, to a lake of Delta tables in its place. The old one is
+kept beside it as LAKE.before-upgrade, so you need twice the room. Then run `pipeline ingest`, which computes the other
+tables.
 """
 
 _UPGRADE_EPILOG = """\
@@ -89,8 +89,8 @@ example:
 
 """ + _EXIT_CODES.format("done", "failed, and the message says why; the old lake is unchanged")
 _REPORT = """\
-Write a report on traffic, latencies, errors and durable subscriptions, as one self-contained HTML file. As JSON or as a
-text file for Prometheus it has what stands out, for programs and alerts.
+Write a report on traffic, latencies, errors and durable subscriptions, as one self-contained HTML file. As JSON, or as
+a text file for Prometheus, it has only the findings: what needs attention, for programs and alerts.
 """
 
 _REPORT_EPILOG = """\
@@ -107,8 +107,8 @@ examples:
 )
 
 _COMPARE = """\
-Put two lakes side by side, for example before and after a migration: volumes, errors, redeliveries and latencies, with
-a verdict for each row.
+Compare two lakes, for example from before and after a migration: volumes, errors, redeliveries and latencies, with a
+verdict for each row.
 """
 
 _COMPARE_EPILOG = """\
@@ -120,7 +120,7 @@ examples:
 
 
 def add_lake_commands(commands: Commands, checked: Callable[[Run], Run]) -> None:
-    """Add the subcommands; ``checked`` makes one that needs the extra say so if it is not installed."""
+    """Add the subcommands. ``checked`` makes a command fail with a clear error if the extra is not installed."""
     check = add_command(
         commands, "check", checked(_check), help="check that the lake has every line exactly once",
         description=_CHECK, epilog=_CHECK_EPILOG,
@@ -156,7 +156,7 @@ def add_lake_commands(commands: Commands, checked: Callable[[Run], Run]) -> None
         "--timeout", type=duration, metavar="TIME", help="give up after this long: 30s or 5m (default: never)"
     )
     upgrade = add_command(
-        commands, "upgrade", checked(_upgrade), help="take over a lake of an older release",
+        commands, "upgrade", checked(_upgrade), help="convert a lake of an older release",
         description=_UPGRADE, epilog=_UPGRADE_EPILOG,
     )  # fmt: skip
     upgrade.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake of the older release")
@@ -256,9 +256,9 @@ def _upgrade(options: argparse.Namespace) -> ExitCode:
 
 
 def add_report(commands: Commands, guarded: Callable[[Run], Run]) -> None:
-    """Add `report`. ``guarded`` makes what runs check for the extra and explain errors."""
+    """Add `report`. ``guarded``: see ``checked`` of `add_lake_commands`."""
     report = add_command(
-        commands, "report", guarded(_report), help="write a report, or what stands out for programs",
+        commands, "report", guarded(_report), help="write a report, or its findings for programs",
         description=_REPORT, epilog=_REPORT_EPILOG,
     )  # fmt: skip
     report.add_argument("--lake", required=True, metavar="LAKE", help="the lake: a directory or URL")
@@ -269,32 +269,32 @@ def add_report(commands: Commands, guarded: Callable[[Run], Run]) -> None:
     )
     report.add_argument(
         "--format", default="html", choices=("html", "json", "prometheus"),
-        help="a page (default), or what stands out as JSON or for Prometheus",
+        help="a page (default), or only the findings as JSON or for Prometheus",
     )  # fmt: skip
     report.add_argument(
         "--fail-on", action="append", default=[], metavar="RULE",
-        help="exit with 1 if this rule finds what needs attention, or any rule (all); may be repeated",
+        help="exit with 1 if this rule has a finding, or with `all` if any rule has one; repeatable",
     )  # fmt: skip
     report.add_argument(
         "--lag", type=duration, default="1h", metavar="TIME",
-        help="a newest line older than this needs attention (default: 1h)",
+        help="a finding if the newest line is older than this (default: 1h)",
     )  # fmt: skip
     report.add_argument(
-        "--peak", type=above_zero, metavar="N", help="messages in a second that need attention (default: none do)"
+        "--peak", type=above_zero, metavar="N", help="a finding if a second has this many messages (default: no limit)"
     )
 
 
 def add_compare(commands: Commands, guarded: Callable[[Run], Run]) -> None:
     """Add `compare`."""
     compare = add_command(
-        commands, "compare", guarded(_compare), help="put two lakes side by side",
+        commands, "compare", guarded(_compare), help="compare two lakes",
         description=_COMPARE, epilog=_COMPARE_EPILOG,
     )  # fmt: skip
     compare.add_argument("--before", required=True, metavar="LAKE", help="a directory or URL")
-    compare.add_argument("--after", required=True, metavar="LAKE", help="another one")
+    compare.add_argument("--after", required=True, metavar="LAKE", help="the other one, a directory or URL")
     compare.add_argument(
         "--tolerance", type=above_zero, default=10.0, metavar="PERCENT",
-        help="a change up to this percentage counts as none (default: 10)",
+        help="ignore changes up to this percentage (default: 10)",
     )  # fmt: skip
     compare.add_argument("--format", default="text", choices=("text", "json"), help="for people (default), or JSON")
 

@@ -1,4 +1,4 @@
-"""`stomp-gateway manual` and `completion`: made from the texts of `--help`, so that all of them always agree.
+"""`stomp-gateway manual` and `completion`, made from the texts of `--help`, so that all agree.
 
 argparse-manpage makes such pages, too, but leaves out the epilogs of commands, which have the examples and exit codes.
 """

@@ -1,4 +1,4 @@
-"""The command line of `stomp-gateway migrate`."""
+"""The command lines of `stomp-gateway migrate`, `parity` and `tap`, for the move from another STOMP server."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _MIGRATE_DESCRIPTION = """\
 Convert RabbitMQ's configuration files to one for the gateway, so that it behaves like RabbitMQ's STOMP and Web-STOMP
-plugins. Each line says where it came from. The end of the file, and standard error, list what cannot be converted, with
-the reason and what to do. The command does not connect to RabbitMQ and does not change its files.
+plugins. Each line says where it comes from. The end of the file, and standard error, list the settings that cannot be
+converted, with the reason and what to do. The command does not connect to RabbitMQ, and does not change its files.
 """
 
 _MIGRATE_EPILOG = """\
@@ -53,7 +53,7 @@ exit codes:
 _PARITY_DESCRIPTION = """\
 Play the same conversations with RabbitMQ's STOMP plugin and with a gateway in front of the same broker, at the same
 time, and compare every answer. There is one line per rule: equal, departure (the gateway differs on purpose), DIFFERENT
-(with both conversations) or skipped. The command touches nothing that others use, and cleans up in the broker.
+(with both conversations) or skipped. The command uses only queues of its own, and removes them afterwards.
 """
 
 _PARITY_EPILOG = """\
@@ -71,7 +71,7 @@ setups (default: plain):
 
 exit codes:
   0    no rule is DIFFERENT
-  1    a rule is DIFFERENT, a server cannot be asked, or nothing was played
+  1    a rule is DIFFERENT, a server cannot be reached, or no conversation was played
   2    the command line is wrong
   130  interrupted (Ctrl-C)
   143  ended by SIGTERM; like Ctrl-C, only after the command has cleaned up in the broker
@@ -80,16 +80,17 @@ environment:
   STOMP_PASSCODE    the passcode of --login, without --passcode-file (default: guest)
 """
 _TAP_DESCRIPTION = """\
-A proxy between STOMP clients and any STOMP server: it passes all bytes on unchanged, and writes a traffic journal. So
-you see your traffic, its latencies and the features in use before you move to the gateway. Clients connect to --listen,
-and the tap connects to --upstream for each of them. It runs until SIGTERM or Ctrl-C, and then closes all connections.
+Run a proxy between STOMP clients and any STOMP server. It passes all bytes on unchanged, and writes a traffic journal:
+it shows your traffic, its latencies and the features in use before you move to the gateway. Clients connect to
+--listen, and for each of them the proxy connects to --upstream. It runs until SIGTERM or Ctrl-C, and then closes all
+connections.
 """
 
 _TAP_EPILOG = """\
 examples:
   stomp-gateway tap --listen 0.0.0.0:61614 --upstream mq.example.org:61613 --journal /var/lib/tap
   stomp-gateway tap ... --level message --users hashed --peers prefix
-  stomp-gateway tap ... --retain null --retain-bytes 20GiB     until your rarest client has connected
+  stomp-gateway tap ... --retain null --retain-bytes 20GiB     to run until every client has connected once
   stomp-gateway tap ... --upstream activemq:61613 --impl other
   stomp-gateway tap --listen 0.0.0.0:61615 --cert-file tap.pem --key-file tap.key \\
                     --upstream mq.example.org:61614 --upstream-tls --ca-file ca.pem --journal DIR
@@ -122,7 +123,7 @@ def add_migrate(commands: Commands) -> None:
     )  # fmt: skip
     migrate.add_argument(
         "--enabled-plugins", type=Path, metavar="FILE",
-        help="the broker's enabled_plugins: which of the two plugins run",
+        help="the broker's enabled_plugins, which says which of the two plugins run",
     )  # fmt: skip
     migrate.add_argument(
         "-o", "--output", default="-", metavar="FILE", help="the file to write (default: standard output)"
@@ -180,7 +181,7 @@ def add_parity(commands: Commands) -> None:
     user.add_argument("--host", default="/", metavar="VHOST", help="RabbitMQ's name of the virtual host (default: /)")
     choice = parity.add_argument_group("conversations")
     choice.add_argument("--setup", action="append", metavar="NAME", help="the setup of both servers; repeatable")
-    choice.add_argument("--only", metavar="PATTERN", help="only those with such a name, like connect/* or nack")
+    choice.add_argument("--only", metavar="PATTERN", help="only those whose name matches, such as connect/* or nack")
     choice.add_argument("--jobs", type=int, default=8, metavar="N", help="play N at the same time (default: 8)")
     choice.add_argument("--list", action="store_true", help="list the conversations and connect to nothing")
     choice.add_argument("--verbose", action="store_true", help="show every rule in full, with its conversation")
@@ -239,14 +240,14 @@ def add_tap(commands: Commands) -> None:
     kept = tap.add_argument_group("what is kept")
     kept.add_argument(
         "--retain", type=duration_or_null, default="7d", metavar="DURATION",
-        help="how long, such as 12h or 30d; null: for ever (default: %(default)s)",
+        help="how long, such as 12h or 30d; null: forever (default: %(default)s)",
     )  # fmt: skip
     kept.add_argument(
         "--retain-bytes", type=size_or_null, default=NULL, metavar="SIZE",
-        help="how much, such as 20GiB, beyond which the oldest is deleted; null: no limit (default: %(default)s)",
+        help="how much, such as 20GiB, before the oldest is deleted; null: no limit (default: %(default)s)",
     )  # fmt: skip
     tls = tap.add_argument_group("TLS")
-    tls.add_argument("--cert-file", metavar="FILE", help="take TLS from clients, with this certificate and chain (PEM)")
+    tls.add_argument("--cert-file", metavar="FILE", help="use TLS with clients: the certificate and its chain (PEM)")
     tls.add_argument("--key-file", metavar="FILE", help="its private key (PEM, not encrypted)")
     tls.add_argument("--upstream-tls", action="store_true", help="use TLS to the server")
     tls.add_argument("--ca-file", metavar="FILE", help="trust these certificates instead of the system's (PEM)")

@@ -54,7 +54,7 @@ exit codes:
   143  without --every: ended by SIGTERM, after the batch under way
 
 environment:
-  JAVA_HOME, SPARK_CONF_DIR and what else Spark reads; for object stores the variables of their platforms.
+  JAVA_HOME, SPARK_CONF_DIR and all others that Spark reads; for object stores the variables of their platforms.
 """
 
 
@@ -92,14 +92,14 @@ def _add_ingest(commands: Commands) -> None:
     )  # fmt: skip
     ingest.add_argument(
         "--abandoned-after", type=duration, default="7d", metavar="TIME",
-        help="and after this long it is abandoned (default: 7d)",
+        help="one without a connection for this long is abandoned (default: 7d)",
     )  # fmt: skip
     ingest.add_argument(
         "--batch-bytes", type=size, default="256MiB", metavar="SIZE",
-        help="how much a batch reads at most, if no single segment is larger (default: 256MiB)",
+        help="the most that a batch reads; a larger segment is a batch of its own (default: 256MiB)",
     )  # fmt: skip
     ingest.add_argument(
-        "--again", action="store_true", help="read segments again that were put aside, even if they have not changed"
+        "--again", action="store_true", help="also read segments that were put aside and have not changed"
     )
     ingest.add_argument("--quiet", action="store_true", help="print only what needs attention")
     _add_spark(ingest)

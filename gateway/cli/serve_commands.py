@@ -1,4 +1,4 @@
-"""The command lines of `stomp-gateway serve`, `check`, `example` and `schema`: all that is about a configuration."""
+"""The command lines of `stomp-gateway serve`, `check`, `example` and `schema`, which are about a configuration."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ Print a configuration file with every key, its default and what it is for. An em
 
 _EXAMPLE_EPILOG = """\
 examples:
-  stomp-gateway example > gateway.yaml            then change what differs, and delete what does not
+  stomp-gateway example > gateway.yaml            then change the keys that you need, and delete the others
   stomp-gateway check --config gateway.yaml
   stomp-gateway serve --config gateway.yaml
 """
 
 _PASSCODE_VARIABLE: Final = "STOMP_GATEWAY_CHECK_PASSCODE"
-_HINT: Final = "stomp-gateway example > gateway.yaml writes these and all other defaults; serve --config gateway.yaml"
+_HINT: Final = "to change them: stomp-gateway example > gateway.yaml, and stomp-gateway serve --config gateway.yaml"
 
-# Beside this package where it is installed, or in a checkout.
+# The places of the file in an installed package, and in a checkout.
 _PLACES: Final = tuple(Path(__file__).parents[up] / "config" / "gateway.yaml" for up in (1, 2))
 
 
 def add_serve(commands: Commands) -> None:
-    """Add `serve`, `check`, `example` and `schema`. Options of the first two may be abbreviated: they always could."""
+    """Add `serve`, `check`, `example` and `schema`. For compatibility, options of the first two may be abbreviated."""
     serve = add_command(
         commands, "serve", _serve, help="run the gateway",
         description="Run the gateway until SIGTERM or Ctrl-C, then drain it.", allow_abbrev=True,
     )  # fmt: skip
     check = add_command(
         commands, "check", _check, help="validate a configuration and try its brokers",
-        description="List every mistake in a configuration. Without one, warn of risky settings and try each broker.",
+        description="List every mistake in a configuration. If there is none, list risky settings and try each broker.",
         allow_abbrev=True,
     )  # fmt: skip
     check.add_argument("--offline", action="store_true", help="validate only, do not try the brokers")
@@ -69,7 +69,7 @@ def add_serve(commands: Commands) -> None:
 
 def _serve(options: argparse.Namespace) -> ExitCode:
     config = load_or_default(options.config)
-    # Imported here, so that other commands, and mistakes in the file, do not load the server.
+    # Imported here, so that other commands do not load the server, nor this one if the file has mistakes.
     from gateway.admin.admin_listener import AdminListener  # noqa: PLC0415
     from gateway.server.process.logs import configure_logs, log_warnings  # noqa: PLC0415
     from gateway.server.process.serving import serve  # noqa: PLC0415
@@ -162,16 +162,16 @@ def _schema(_: argparse.Namespace) -> ExitCode:
 
 
 def load_or_default(file: str | None) -> GatewayConfig:
-    """The configuration in a file; without one, what an empty file means.
+    """Load the configuration in a file; without one, all keys have their defaults.
 
     Raises:
-        ConfigError: the file cannot be read or used; it carries every mistake.
+        ConfigError: the file cannot be read or used. It has every mistake.
     """
     return parse("") if file is None else load(file)
 
 
 def log_assumptions(config: GatewayConfig) -> None:
-    """Log what counts because there is no file: the keys that most who begin change first."""
+    """Log the defaults of the keys that most users change first, because there is no file."""
     import structlog  # noqa: PLC0415 - other commands log nothing
 
     user = config.defaults.default_user

@@ -18,9 +18,9 @@ _STOMP_PASSCODE: Final = "STOMP_PASSCODE"
 
 _ARCHIVE = """\
 Add the messages of RabbitMQ streams to the table messages of a lake, each one once. You may stop or kill it at any
-moment: the next run continues. It reads streams only. A queue deletes what was read, and after a failure nobody could
-read it again; so bind a stream to the same exchange as the queue, or let the gateway do it (archives, in its
-configuration).
+moment: the next run continues. It reads only streams, because a queue deletes messages that are read, and after a
+failure they would be lost. To archive the messages of a queue, bind a stream to the same exchange, or let the gateway
+do that (archives, in its configuration).
 """
 
 _ARCHIVE_EPILOG = f"""\
@@ -38,12 +38,12 @@ exit codes:
 
 environment:
   {_AMQP_PASSCODE}  the passcode of --login, without --passcode-file
-  JAVA_HOME, SPARK_CONF_DIR, PYSPARK_PYTHON and what else Spark reads
+  JAVA_HOME, SPARK_CONF_DIR, PYSPARK_PYTHON and all others that Spark reads
 """
 
 _REPLAY = """\
 Send archived messages again, through a gateway or any other STOMP server, each with a receipt. Messages of a stream
-keep their order. Each has a header x-replay-id with its stream and offset: if you replay twice, consumers can tell.
+keep their order. Each has a header x-replay-id with its stream and offset, so that consumers recognise duplicates.
 """
 
 _REPLAY_EPILOG = f"""\
@@ -54,7 +54,7 @@ examples:
 
 exit codes:
   0    all messages have a RECEIPT; with --dry-run: it printed what it would send
-  1    failed, and the message says why and how many were receipted
+  1    failed, and the output says why, and how many messages have a RECEIPT
   2    the command line is wrong, or the extra is not installed
   130  interrupted (Ctrl-C)
 
@@ -69,7 +69,7 @@ def add_stream_commands(
     with_lake: Callable[[Run], Run],
     add_spark: Callable[[argparse.ArgumentParser], None],
 ) -> None:
-    """Add both; ``with_spark`` and ``with_lake`` make a command say so if what it needs is not installed."""
+    """Add both. ``with_spark`` and ``with_lake``: see ``checked`` of `add_lake_commands`."""
     archive = add_command(
         commands, "archive", with_spark(_archive), help="keep the messages of RabbitMQ streams",
         description=_ARCHIVE, epilog=_ARCHIVE_EPILOG,
@@ -86,7 +86,7 @@ def add_stream_commands(
         "--lake", required=True, metavar="PLACE", help="a directory or URL for the lake; created if it is missing"
     )
     schedule = archive.add_mutually_exclusive_group()
-    schedule.add_argument("--once", action="store_true", help="archive what is there, then end (default)")
+    schedule.add_argument("--once", action="store_true", help="archive what is in the streams now, then end (default)")
     schedule.add_argument("--every", type=duration, metavar="TIME", help="look for new messages this often: 30s or 5m")
     archive.add_argument(
         "--hide-header", action="append", default=[], metavar="NAME",
@@ -98,7 +98,7 @@ def add_stream_commands(
     )
     archive.add_argument(
         "--allow-data-loss", action="store_true",
-        help="go on after messages that the stream's retention has deleted, and with a stream that was declared anew",
+        help="continue although messages were deleted by the stream's retention, or the stream was declared again",
     )  # fmt: skip
     archive.add_argument("--quiet", action="store_true", help="print only what needs attention")
     add_spark(archive)
@@ -117,7 +117,7 @@ def add_stream_commands(
     )
     replay.add_argument("--rate", type=above_zero, metavar="N", help="at most N messages a second")
     replay.add_argument(
-        "--window", type=_count, default=1000, metavar="N", help="most messages without a receipt (default: 1000)"
+        "--window", type=_count, default=1000, metavar="N", help="most messages that wait for a receipt (default: 1000)"
     )
     replay.add_argument("--dry-run", action="store_true", help="print what would be sent, and send nothing")
     replay.add_argument("--quiet", action="store_true", help="print only what needs attention")

@@ -12,8 +12,8 @@ import sys
 
 def main() -> None:
     """Run a worker until its supervisor stops it, or dies."""
-    # Terminals and systemd send them to all processes, and the supervisor alone heeds them. The other modules take a
-    # second to load: a signal may come in it.
+    # Terminals and systemd send these signals to all processes, but only the supervisor handles them. A signal may
+    # arrive during the second that the imports below take.
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     from gateway.admin.admin_listener import view_of  # noqa: PLC0415

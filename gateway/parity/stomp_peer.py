@@ -110,7 +110,7 @@ def _body_length(headers: list[bytes], rest: bytes) -> int | None:
         if name == b"content-length":
             # No body needs more digits, and `int` refuses thousands of them.
             if not re.fullmatch(rb"[0-9]{1,12}", value):
-                raise ServerFrameError(f"the content-length is no number: {value[:40]!r}")
+                raise ServerFrameError(f"the content-length is not a number: {value[:40]!r}")
             return int(value)
     end = rest.find(b"\0")
     return None if end < 0 else end

@@ -14,7 +14,7 @@ from gateway.parity.steps import SIDES, FrameTemplate, Release, ReleaseRange, Si
 
 Setup = Literal["plain", "configured", "no-default-user", "restricted-user"]
 SETUPS: Mapping[Setup, str] = {
-    "plain": "servers as they come",
+    "plain": "servers with their default settings",
     "configured": "servers with implicit connect, a default user, virtual host and topic exchange of their own, NACK "
     "without requeueing, no server header, a login timeout of 2 seconds",
     "no-default-user": "servers with implicit connect and without a default user",

@@ -1,7 +1,4 @@
-"""What counts as one address when clients are counted or limited by where they come from; and sets of networks.
-
-And the names by which clients on this machine, or near it, call it: found without asking a name server.
-"""
+"""Client addresses: what counts as one address for limits, sets of networks, and the names of this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from pathlib import Path
 from typing import Final
 
-# A customer of a network gets an IPv6 prefix of this many bits, and may use any address in it.
+# A network operator's customer gets an IPv6 prefix of this many bits, and may use any address in it.
 _PREFIX: Final = 64
 _REMEMBERED_HOSTS: Final = 1024
 
@@ -20,12 +17,12 @@ _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _HOSTS: Final = Path("/etc/hosts")
 
 UNIX: Final = "unix:"
-"""What stands before the user's id in place of an IP address where a client comes over a Unix-domain socket."""
+"""The prefix of a user's id, which replaces the IP address of a client on a Unix-domain socket."""
 
 
 @lru_cache(_REMEMBERED_HOSTS)
 def address_of(host: str) -> IPv4Address | IPv6Address | None:
-    """The address that a text is, without a zone, IPv4-mapped ones as IPv4; None if it is none."""
+    """Parse an IP address, without its zone. IPv4-mapped ones become IPv4. None if ``host`` is not an address."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
@@ -35,17 +32,17 @@ def address_of(host: str) -> IPv4Address | IPv6Address | None:
     return address
 
 
-# Several limits and counters ask for the same client.
+# Cached, because several limits and counters ask about the same client.
 @lru_cache(_REMEMBERED_HOSTS)
 def is_loopback(host: str) -> bool:
-    """Whether an address is one of this machine to itself, IPv4-mapped ones included."""
+    """Whether an address is a loopback address, perhaps IPv4-mapped."""
     address = address_of(host)
     return address is not None and address.is_loopback
 
 
 @lru_cache(_REMEMBERED_HOSTS)
 def network_of(host: str) -> str:
-    """The unit that counts as one address: an IPv4 address, an IPv6 network of 64 bits, or a user of this machine."""
+    """What counts as one address: an IPv4 address, an IPv6 network of 64 bits, or a user of a Unix-domain socket."""
     address = address_of(host)
     if isinstance(address, IPv6Address):
         return str(IPv6Network((address, _PREFIX), strict=False))
@@ -53,10 +50,10 @@ def network_of(host: str) -> str:
 
 
 class Networks:
-    """Networks of a configuration. However many there are, an address is looked up once for each length of a prefix."""
+    """A set of networks. Looking an address up takes one step per length of a prefix, for any number of networks."""
 
     def __init__(self, networks: Iterable[IPv4Network | IPv6Network]) -> None:
-        # The first addresses, as numbers, by version and mask.
+        # The first addresses of the networks as integers, by version and mask.
         self._first: dict[tuple[int, int], set[int]] = {}
         for network in networks:
             key = network.version, int(network.netmask)
@@ -66,7 +63,7 @@ class Networks:
         return bool(self._first)
 
     def has(self, host: str) -> bool:
-        """Whether an IP address is in one of them; an unknown one is not."""
+        """Whether an IP address is in one of the networks. False for any other text."""
         address = address_of(host)
         if address is None:
             return False
@@ -77,7 +74,10 @@ class Networks:
 
 
 def local_names(hosts: Path = _HOSTS) -> frozenset[str]:
-    """Names of the loopback interface, and the machine's own: short, and as full as it or ``hosts`` has it."""
+    """The names of this machine and its loopback interface, found without asking a name server.
+
+    They include the full names in the file ``hosts``.
+    """
     name = socket.gethostname()
     short = name.partition(".")[0]
     own = {name, short, *_full_names(short, hosts)} if short else set()
@@ -85,7 +85,7 @@ def local_names(hosts: Path = _HOSTS) -> frozenset[str]:
 
 
 def _full_names(short: str, hosts: Path) -> Iterator[str]:
-    """The names with a domain that the file (hosts(5)) gives to the machine."""
+    """The names with a domain that the file ``hosts``, see hosts(5), has for the machine's short name."""
     try:
         text = hosts.read_text(errors="replace")
     except OSError:

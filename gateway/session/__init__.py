@@ -1,6 +1,6 @@
-"""The meaning of a STOMP session: frames to broker operations, broker events to frames.
+"""The meaning of a STOMP session: client frames become AMQP frames and operations, and broker events become frames.
 
-The package is sans-I/O, and the only one that knows both STOMP and AMQP. Frames, events and the time enter as
-arguments; bytes for the client, bytes for the broker and operations (``ops``) leave as results. It has no socket,
-clock, task or log.
+The package is sans-I/O, and the only one that knows both STOMP and AMQP. It takes frames, events and the time as
+arguments. It returns bytes for the client, bytes for the broker, and operations (``ops``). It has no sockets, clocks,
+tasks or logs.
 """

@@ -17,28 +17,27 @@ from gateway.session.translate import check_names, properties_of_send, table_of_
 from gateway.stomp.frame import RECEIPT, Frame
 from gateway.stomp.headers import read_boolean
 
-# Properties that RabbitMQ checks, and how it names one that it does not accept.
+# The headers of properties that RabbitMQ checks, and its words about one that it refuses.
 _NAMED_PROPERTIES: Final = ((b"expiration", b"expiration '%b'"), (b"user-id", b"user_id property set to '%b'"))
 
 _NO_VALUES: Final[tuple[bytes, ...]] = ()
 _NO_RULES: Final = QueueRules()
 
-# The confirm window ignores headers below _SMALL bytes. Larger ones take _COPIES times their size in memory.
+# The confirm window ignores headers of up to _SMALL bytes. Larger ones take _COPIES times their size in memory.
 _SMALL: Final = 512
 _COPIES: Final = 4
 
 
 class CachedPublish:
-    """Everything about a SEND but its body and its volatile headers.
-
-    It has more attributes than other classes because every SEND reads them from here, and nothing is computed twice.
+    """The translation of a SEND into AMQP, without its body and its volatile headers.
 
     Args:
-        volatile: names of the headers whose values differ from frame to frame.
-        trims: whether values lose their leading spaces, as in STOMP 1.0.
+        volatile: the names of headers whose values differ from frame to frame.
+        topic_exchange: the virtual host's default topic exchange.
+        trims: remove leading spaces of volatile values, as in STOMP 1.0.
 
     Raises:
-        StompError: when a header is missing, invalid or too long for AMQP, or the destination is denied.
+        StompError: a header is missing, invalid or too long for AMQP, or the destination is denied.
     """
 
     __slots__ = (
@@ -47,7 +46,7 @@ class CachedPublish:
         "temp_queue", "traffic", "transaction",
     )  # fmt: skip
 
-    # The counter that all blocks of the session with this destination share, and the observer's, if there is one.
+    # The counter of the destination, which all its header blocks share, and that of the observer, if there is one.
     traffic: TrafficCounter
 
     def __init__(
@@ -69,7 +68,7 @@ class CachedPublish:
         if admission.asked.kind is DestinationKind.TEMP_QUEUE:
             queue_arguments(headers)  # RabbitMQ's adapter checks them first
             raise not_for(b"SEND", text)
-        # As the client wrote it. If a rule rewrites it, exchange, routing key and queue are those of the result.
+        # As the client wrote it. Exchange, routing key and queue are those after a rule has rewritten it.
         self.destination = text
         self.kind = admission.asked.kind
         parsed = admission.destination
@@ -83,23 +82,22 @@ class CachedPublish:
             destinations.check_dead_letters(headers, self.queue.arguments)
         self.temp_queue = _temp_queue(headers)
         self.transaction = headers.get(b"transaction")
-        # Whether the client, or a rule, wants to know that a message reached no queue.
+        # Whether the client or a rule asks that unroutable messages be returned.
         self.mandatory = read_boolean(headers.get(b"mandatory")) is True or (
             admission.rule is not None and admission.rule.mandatory
         )
-        # Made by ``build`` once the publishing channel is known and everything the message needs is there. It is good
-        # for this channel alone: the publisher compares ``channel_key`` with its own.
+        # Set by ``build``, and valid only for the channel with this key: the publisher compares it with its own.
         self.publication: Publication | None = None
         self.channel_key: object = None
         self.reply_queue: bytes | None = None
-        # A transaction may have ended, and a reply queue may be gone; so these are checked for every frame.
+        # False if every frame needs a check, because a transaction may have ended, or a reply queue may be gone.
         self.is_plain = self.transaction is None and self.temp_queue is None
-        # Names of the headers that differ from message to message, in the order of the headers table.
+        # The names of the headers whose values differ from message to message, in the order of the headers table.
         self.gaps = _NO_VALUES
         self._trims = trims
         self._volatile = volatile
         self._headers = headers
-        # Bytes that a message holds in memory until it is confirmed, besides its body, if nothing else has its headers.
+        # The bytes of memory, besides the body, that an unconfirmed message keeps if nothing else shares its headers.
         size = sum(map(len, headers)) + sum(map(len, headers.values()))
         self.held = _COPIES * size if size > _SMALL else 0
         self._around_table = self._properties(None if self.temp_queue else headers.get(b"reply-to"))
@@ -117,20 +115,30 @@ class CachedPublish:
         return None
 
     def build(self, channel: int, frame_max: int, reply_queue: bytes | None, channel_key: object = None) -> Publication:
-        """Encode the parts that messages with this header block share. ``reply_queue``: the queue of ``temp_queue``."""
+        """Encode the parts that messages with this header block share, for one channel.
+
+        Args:
+            channel: its number.
+            frame_max: the largest frame in bytes, 0 for no limit.
+            reply_queue: the name of the queue of ``temp_queue``.
+            channel_key: identifies the channel.
+
+        Raises:
+            CodecError: a name is too long for AMQP.
+        """
         self.channel_key = channel_key
         self.reply_queue = reply_queue
         before, behind = self._properties(reply_queue) if reply_queue else self._around_table
-        # The session vouches for a queue that it has declared: if that is gone, the broker returns the message.
+        # If the session declared the queue and it is gone, the broker shall return the message.
         mandatory = self.mandatory or self.queue is not None
         method = encode_publish(channel, self.exchange, self.routing_key, mandatory=mandatory)
         self.publication = Publication(channel, frame_max, method, before, self.table(), behind)
         return self.publication
 
     def is_named_in(self, reason: bytes) -> bool:
-        """Whether the broker's reason for closing the channel may be one of these messages.
+        """Whether one of these messages may be the broker's ``reason`` for closing the channel.
 
-        It names the exchange, and for a topic permission the routing key; or a property that it does not accept.
+        RabbitMQ names the exchange, for a topic permission also the routing key, or a property that it refuses.
         """
         if b"exchange '" in reason:
             names_key = b"topic '" not in reason or b"topic '%b'" % self.routing_key in reason
@@ -139,29 +147,26 @@ class CachedPublish:
         return any(text % value in reason for value, text in values if value is not None)
 
     def held_with(self, values: tuple[bytes, ...]) -> int:
-        """Bytes that a message with these values for the gaps may hold besides its body."""
-        del values  # they are among the headers, or small
+        """The bytes of memory, besides the body, that a message with these values for ``gaps`` may keep."""
+        del values  # they are included in `held`, or small
         return self.held
 
     def table(self) -> tuple[bytes, ...]:
-        """The headers table for `Publication`. It decides what ``gaps`` are."""
+        """Encode the headers table for `Publication`, and set ``gaps``."""
         table, self.gaps = table_of_send(self._headers, self._volatile)
         return table
 
     def check(self, receipt: bytes | None, frame: Frame) -> None:
-        """Check that a frame kept by a transaction can be published later.
+        """Check that a frame that a transaction keeps can be published later.
 
         Raises:
-            CodecError: when AMQP cannot carry its headers.
+            CodecError: the headers are too large for AMQP.
         """
         if self.publication is not None:
             self.publication.encode(b"", self.values(receipt, frame.length))
 
     def values(self, receipt: bytes | None, length: bytes | None) -> tuple[bytes, ...]:
-        """The values for the gaps in the headers table: the volatile headers of one frame. HOT: once per SEND.
-
-        ``length`` is the content-length header.
-        """
+        """The values for ``gaps``: receipt and content-length of one frame, if it has them. HOT: once per SEND."""
         gaps = self.gaps
         if not gaps:
             return _NO_VALUES
@@ -174,7 +179,7 @@ class CachedPublish:
 
 
 def _temp_queue(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """The reply-to of a SEND if it names a temporary queue. An invalid destination is an error."""
+    """The id in a SEND's reply-to if it names a temporary queue. Raises StompError for an invalid destination."""
     reply_to = headers.get(b"reply-to")
     if not reply_to:
         return None

@@ -1,7 +1,7 @@
 """BEGIN, ABORT and COMMIT.
 
-COMMIT publishes the messages, waits for every confirm, then settles the acknowledgements, then sends its RECEIPT. So
-when the broker refuses a message, nothing is acknowledged.
+COMMIT publishes the messages, waits for every confirm, settles the acknowledgements, and then sends its RECEIPT. So if
+the broker refuses a message, nothing is acknowledged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gateway.stomp.frame import Frame
 
 
 class TransactionHandler:
-    """Carries transactions out. ``now`` is in seconds, on the clock of ``time_passed``."""
+    """Handles BEGIN, ABORT and COMMIT. ``now``: the time in seconds, on the clock of ``time_passed``."""
 
     __slots__ = ("_commit", "_context", "_now", "_publisher")
 
@@ -39,26 +39,26 @@ class TransactionHandler:
         return None if self._commit is None else self._commit[2]
 
     def time_passed(self, now: float) -> None:
-        """Note the time, and drop transactions that were open for too long."""
+        """Note the time in seconds, and abort transactions that were open for too long, each with an ERROR."""
         self._now = now
         if self._context.state is State.CONNECTED:
             for name in self._context.transactions.expire(now):
                 self._context.fail(error_frames.transaction_too_old(name))
 
     def begin(self, frame: Frame) -> None:
-        """BEGIN."""
+        """Open a transaction."""
         self._context.transactions.begin(self._name_in(frame), self._now)
         if self._context.observer is not None:
             self._context.observer.used("transaction")
         self._context.send_receipt(frame)
 
     def abort(self, frame: Frame) -> None:
-        """ABORT."""
+        """Drop a transaction."""
         self._context.transactions.end(self._name_in(frame))
         self._context.send_receipt(frame)
 
     def commit(self, frame: Frame) -> None:
-        """COMMIT."""
+        """Publish a transaction's messages. ``_finish`` settles its acknowledgements once they are confirmed."""
         name = self._name_in(frame)
         transaction = self._context.transactions.get(name)
         if transaction.sends and not self._publisher.has_confirms:
@@ -85,13 +85,13 @@ class TransactionHandler:
             self._finish()
 
     def deliveries_lost(self) -> None:
-        """A link is lost. A COMMIT under way whose acknowledgements went with it gets an ERROR."""
+        """Note the loss of a link: a COMMIT under way whose acknowledgements are lost with it will get an ERROR."""
         if self._commit is not None:
             commit, transaction, _ = self._commit
             commit.is_interrupted = commit.is_interrupted or _cannot_be_whole(transaction)
 
     def forget_commit(self) -> None:
-        """The session is over."""
+        """Drop the COMMIT under way, at the end of the session."""
         self._commit = None
 
     def _name_in(self, frame: Frame) -> bytes:
@@ -108,7 +108,7 @@ class TransactionHandler:
             raise error_frames.unknown_delivery_tag(settlement.number, context.settings)
 
     def _finish(self) -> None:
-        """Every message is confirmed, rejected or returned."""
+        """End the COMMIT, after every message was confirmed, rejected or returned."""
         if self._commit is None:
             return
         (commit, transaction, frame), self._commit = self._commit, None
@@ -128,7 +128,7 @@ class TransactionHandler:
             return
         for settlement in transaction.settlements:
             if not subscriptions.may_settle(settlement.subscription):
-                # The broker cancelled it while the confirms were on their way.
+                # The subscription has ended since the COMMIT began.
                 context.fail(error_frames.message_without_subscription(settlement.ack_id), receipt)
                 return
         for settlement in transaction.settlements:
@@ -138,9 +138,9 @@ class TransactionHandler:
 
 
 def _contradiction(settlements: Iterable[Settlement]) -> Settlement | None:
-    """The first one that names a message which one before it settles in another way: an ACK, say, and then a NACK."""
+    """The first settlement of a message that an earlier one settles differently, such as a NACK after an ACK."""
     single: dict[tuple[Subscription, int], Settlement] = {}
-    # With cumulative acknowledgement: by subscription, the highest messages that were named one after the other.
+    # For cumulative acknowledgement: by subscription, the settlements with ever higher numbers.
     cumulative: dict[Subscription, list[Settlement]] = {}
     for each in settlements:
         subscription = each.subscription
@@ -158,13 +158,13 @@ def _contradiction(settlements: Iterable[Settlement]) -> Settlement | None:
 
 
 def _up_to(settlement: Settlement) -> int:
-    """The last message that a cumulative acknowledgement names; 0 stands for all."""
+    """The number of the last message that a cumulative acknowledgement settles: for 0, that of the last delivery."""
     return settlement.number or settlement.subscription.last_number
 
 
 def _cannot_be_whole(transaction: Transaction) -> bool:
-    """Whether messages would be sent without the acknowledgements that belong to them, which a lost link took away.
+    """Whether messages would be published although a lost link has taken some of the transaction's acknowledgements.
 
-    Acknowledgements alone need not be whole: the broker delivers again what they do not settle.
+    Without messages the rest may be settled: the broker delivers again what they do not settle.
     """
     return bool(transaction.sends) and any(settlement.is_lost for settlement in transaction.settlements)

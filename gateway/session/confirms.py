@@ -1,7 +1,7 @@
-"""The confirm window: what a session has published and the broker has not confirmed.
+"""The confirm window: the messages that a session has published and the broker has not confirmed.
 
-A RECEIPT for SEND follows the broker's confirm and nothing else. Publish sequence numbers count from 1, beginning when
-confirms are switched on (RabbitMQ, "Consumer Acknowledgements and Publisher Confirms").
+Publish sequence numbers count from 1, from the first message after confirms are switched on (RabbitMQ, "Consumer
+Acknowledgements and Publisher Confirms").
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from gateway.session.cached_publish import CachedPublish
 
 @dataclass(slots=True, eq=False)
 class Commit:
-    """A COMMIT that waits for confirms: how many messages are unconfirmed, and what happened to the others."""
+    """A COMMIT that waits for confirms: the number of unconfirmed messages, and what happened to others."""
 
     unconfirmed: int
     on_confirmed: Callable[[], None]
     is_rejected: bool = False
     is_returned: bool = False
-    # It acknowledges deliveries of a lost channel, so it cannot be completed.
+    # It acknowledges deliveries of a lost channel, and so it cannot be completed.
     is_interrupted: bool = False
 
 
-# Each virtual host has these exchanges, and nobody can delete them.
+# Every virtual host has these exchanges, and they cannot be deleted.
 _PREDECLARED: Final = frozenset((b"", b"amq.direct", b"amq.fanout", b"amq.topic", b"amq.headers", b"amq.match"))
 
 Unconfirmed = tuple[bytes | None, CachedPublish, int, Commit | None, object, Body | None, tuple[bytes, ...]]
-"""A message that waits for its confirm: receipt, where it went, bytes of its body and of large headers, the COMMIT that
-published it, what the observer's counter returned for it (``sent_at``), the body, and the values of ``gaps``. The last
-two are there to publish it again if the link is lost; the body is None once the broker has returned the message, and
-in a session that does not outlive its link. A plain tuple, since one is made for every message."""
+"""An unconfirmed message: receipt, cached publish, size in bytes of its body and of large headers, the COMMIT that
+published it, the observer's ``sent_at``, the body, and the values of ``gaps``. Body and values serve to publish it
+again after a loss. The body is None if that does not happen: the broker has returned the message, or the session does
+not outlive its link. It is a plain tuple because one is made for every message."""
 
-# Places in it.
+# Indexes of `Unconfirmed`.
 _RECEIPT: Final = 0
 _CACHED: Final = 1
 _SIZE: Final = 2
@@ -57,26 +57,26 @@ class PublisherConfirms:
     def __init__(self, settings: VirtualHost) -> None:
         self.set_limits(settings)
         self._unconfirmed: dict[int, Unconfirmed] = {}
-        # Messages that the broker refused for now. They stay unconfirmed, but this channel will not confirm them.
+        # Messages that the broker refused or returned, and that are to be published again on another channel.
         self._refused: dict[int, Unconfirmed] = {}
         self._last_returned = 0
-        # The routes of messages that were returned, and are published again on another channel.
+        # The routes of the returned messages among them.
         self._returning: set[tuple[bytes, bytes]] = set()
         # The publish sequence number of the last message; 0 before confirms are on.
         self.last_sequence = 0
         self.unconfirmed_bytes = 0
 
     def set_limits(self, settings: VirtualHost) -> None:
-        """Bound the window from now on."""
+        """Set the size of the window, in messages and bytes."""
         self._max_messages = settings.confirm_window.messages
         self._max_bytes = settings.confirm_window.bytes
 
     def __len__(self) -> int:
-        """Messages published and not confirmed yet."""
+        """The number of unconfirmed messages."""
         return len(self._unconfirmed) + len(self._refused)
 
     def __contains__(self, sequence: int) -> bool:
-        """Whether a message is not answered yet."""
+        """Whether the message with this publish sequence number is neither confirmed nor refused."""
         return sequence in self._unconfirmed
 
     @property
@@ -90,7 +90,7 @@ class PublisherConfirms:
 
     @property
     def has_refused(self) -> bool:
-        """Whether there are messages that the broker did not take for now."""
+        """Whether there are refused messages to publish again."""
         return bool(self._refused)
 
     @property
@@ -100,17 +100,17 @@ class PublisherConfirms:
 
     @property
     def room(self) -> tuple[int, int]:
-        """How many messages, and bytes, may be published before the window is full. HOT: once per SEND, or for many."""
+        """The numbers of messages and bytes until the window is full. HOT: once per SEND, or once for many."""
         return self._max_messages - len(self._unconfirmed), self._max_bytes - self.unconfirmed_bytes
 
     @property
     def is_full(self) -> bool:
-        """Whether no more may be published until some of it is confirmed. HOT: once per SEND, or once for many."""
+        """Whether nothing may be published before the next confirm. HOT: once per SEND, or once for many."""
         return len(self._unconfirmed) >= self._max_messages or self.unconfirmed_bytes >= self._max_bytes
 
     @property
     def is_half_empty(self) -> bool:
-        """Whether enough is confirmed that a client that filled the window may go on."""
+        """Whether enough is confirmed to release a client that filled the window."""
         return 2 * len(self._unconfirmed) <= self._max_messages and 2 * self.unconfirmed_bytes <= self._max_bytes
 
     @property
@@ -127,7 +127,7 @@ class PublisherConfirms:
         self.unconfirmed_bytes += size
 
     def hold_headers(self) -> None:
-        """Count the memory of the last message's headers: they are large, and perhaps not shared."""
+        """Add the memory of the last message's headers, which are large, to its size."""
         receipt, cached, size, commit, sent_at, body, values = self._unconfirmed[self.last_sequence]
         held = cached.held_with(values)
         self._unconfirmed[self.last_sequence] = (receipt, cached, size + held, commit, sent_at, body, values)
@@ -143,7 +143,7 @@ class PublisherConfirms:
         return messages
 
     def confirm(self, sequence: int, *, multiple: bool) -> list[Unconfirmed]:
-        """Take out what the broker confirmed or rejected, in the order of publishing. HOT: once per confirm."""
+        """Remove and return the messages of a confirm, in the order of publishing. HOT: once per confirm."""
         unconfirmed = self._unconfirmed
         if not multiple:
             message = unconfirmed.pop(sequence, None)
@@ -151,8 +151,8 @@ class PublisherConfirms:
                 return []
             self.unconfirmed_bytes -= message[_SIZE]
             return [message]
-        # The messages of a multiple stand in front, since the dictionary is in publishing order. They are taken out
-        # afterwards: to look for the first entry again after each removal would walk over all the holes before.
+        # The dictionary is in publishing order, so the messages of a multiple come first. They are removed afterwards:
+        # finding the first entry again after each removal would walk over all the holes.
         confirmed: list[int] = []
         for each in unconfirmed:
             if each > sequence:
@@ -163,10 +163,10 @@ class PublisherConfirms:
         return messages
 
     def refuse(self, sequence: int, *, multiple: bool, declared_only: bool) -> None:
-        """The broker did not take these messages; keep those that it may take later.
+        """Keep messages that the broker refused, if it may accept them later.
 
-        Not those for a queue that was declared to refuse what it has no room for. ``declared_only``: only those for
-        queues that the session has declared.
+        This excludes messages for a queue that was declared with ``x-overflow: reject-publish``. With
+        ``declared_only``, it excludes those for queues that the session has not declared.
         """
         numbers = [each for each in self._unconfirmed if each <= sequence] if multiple else [sequence]
         for each in numbers:
@@ -177,12 +177,12 @@ class PublisherConfirms:
 
     @property
     def refused_queues(self) -> tuple[str, ...]:
-        """The names of the queues for which the broker did not take messages for now."""
+        """The names of the queues of the refused messages."""
         queues = [message[_CACHED].queue for message in self._refused.values()]
         return tuple(dict.fromkeys(queue.name for queue in queues if queue is not None))
 
     def take_refused(self) -> list[Unconfirmed]:
-        """Take out what the broker did not take, in the order of publishing."""
+        """Remove and return the refused messages, in the order of publishing."""
         messages = [message for _, message in sorted(self._refused.items(), key=_number)]
         self._refused.clear()
         self.unconfirmed_bytes -= sum(message[_SIZE] for message in messages)
@@ -192,11 +192,11 @@ class PublisherConfirms:
         """Find the message that the broker returned; None if no unconfirmed message fits. Its confirm still follows.
 
         The broker does not say which message it was. It returns messages in order, so this one was published after the
-        one returned last. Other messages with the same route may have reached a queue and only wait for their confirm.
-        The receipt tells them apart, because it is among a message's headers.
+        one returned last. Earlier messages with the same route may have reached a queue and still wait for their
+        confirm. The receipt, which is among the headers, tells them apart.
 
-        If the session has declared its queue, the message and all others after it for that queue are kept, as what the
-        broker did not take, to be published again: rather twice than not at all.
+        If the session declared the message's queue, this message and all later ones for that queue are kept as refused,
+        to be published again. Some of them may then arrive twice.
         """
         unconfirmed = self._unconfirmed
         if (returned.exchange, returned.routing_key) in self._returning:
@@ -216,7 +216,7 @@ class PublisherConfirms:
         return None
 
     def _keep_from(self, sequence: int, returned: CachedPublish) -> None:
-        """Keep messages published to a route from this one on. Nothing more is published on this channel."""
+        """Keep the messages of a route from this one on as refused. Nothing more is published on this channel."""
         route = returned.exchange, returned.routing_key
         self._returning.add(route)
         for each, message in tuple(self._unconfirmed.items()):
@@ -225,9 +225,9 @@ class PublisherConfirms:
                 self._refused[each] = self._unconfirmed.pop(each)
 
     def receipt_of_failure(self, text: str) -> bytes | None:
-        """The receipt of the SEND that made the broker close the channel, as far as its text tells.
+        """The receipt of the SEND that made the broker close the channel; None if the broker's text does not tell.
 
-        The first unconfirmed message that fits is the one, because a channel works in order.
+        It is the first unconfirmed message that fits the text, because a channel works in order.
         """
         blamed = self._blamed(text)
         return self._unconfirmed[blamed[0]][_RECEIPT] if blamed else None
@@ -238,15 +238,15 @@ class PublisherConfirms:
         return next((each[_RECEIPT] for each in messages if (spec := each[_CACHED].queue) and spec.name == queue), None)
 
     def take_blamed(self, text: str) -> list[Unconfirmed]:
-        """Take out messages that made the broker close the channel, as far as its text tells, or would do so again."""
+        """Remove and return the messages that, by the broker's text, made it close the channel or would do so again."""
         messages = [self._unconfirmed.pop(each) for each in self._blamed(text)]
         self.unconfirmed_bytes -= sum(message[_SIZE] for message in messages)
         return messages
 
     def _blamed(self, text: str) -> list[int]:
-        """The numbers of the messages that the broker's reason for closing the channel fits.
+        """The sequence numbers of the messages that fit the broker's reason for closing the channel.
 
-        A text that names nothing means the only message, if there is only one.
+        A single message fits every reason, except one that names an exchange.
         """
         reason = text.encode()
         if len(self._unconfirmed) == 1 and b"exchange" not in reason:
@@ -255,7 +255,7 @@ class PublisherConfirms:
 
     @property
     def are_for_predeclared_exchanges(self) -> bool:
-        """Whether there are any, and all are for exchanges that exist as long as their virtual host."""
+        """Whether there are messages, and all are for exchanges that exist as long as their virtual host."""
         return bool(self._unconfirmed) and all(
             each[_CACHED].exchange in _PREDECLARED for each in self._unconfirmed.values()
         )

@@ -1,13 +1,16 @@
 """CONNECT and TOKEN: the version, virtual host and credentials of a client (STOMP 1.2, "CONNECT or STOMP Frame").
 
-The broker judges the login. The gateway only chooses the version, finds the virtual host, and decides whose credentials
-count.
+The broker checks the login. The gateway chooses the version, finds the virtual host, and decides which credentials to
+use: the client's, its certificate's, or the default user's.
 
-TOKEN is an extension of the gateway, for clients whose passcode is a token: it brings a new one. The broker judges
-tokens too. The gateway reads only when one expires (RFC 7519, section 4.1.4), because RabbitMQ before 4.3 goes on
-delivering on a connection whose token has expired, and whether another one grants the same, before sessions that share
-links get it. The server asks ``has_expired`` about once a second and closes the session. What the broker itself refuses
-because of an expired token is recognised in ``error_frames.broker_error``.
+TOKEN is an extension of the gateway for clients whose passcode is a token: it replaces the token. The broker checks
+tokens, too. The gateway only reads two things of a token:
+
+* when it expires (RFC 7519, section 4.1.4), because RabbitMQ before 4.3 continues to deliver on a connection with an
+  expired token. The server calls ``has_expired`` about once a second;
+* whether two tokens grant the same, before sessions that share links get the new one.
+
+If the broker itself refuses something because of an expired token, ``error_frames.broker_error`` recognises it.
 """
 
 from __future__ import annotations
@@ -34,17 +37,17 @@ from gateway.stomp.heartbeat import Heartbeats, negotiate
 # The versions of STOMP that the gateway speaks, best first.
 _VERSIONS: Final = (b"1.2", b"1.1", b"1.0")
 _TOKEN: Final = b"token"
-# Of a JWT: header, claims and signature.
+# The parts of a JWT: header, claims and signature.
 _PARTS: Final = 3
-# Claims that differ between two tokens of one user: times (RFC 7519, 4.1; OpenID Connect, 2) and identifiers, those
-# that Keycloak, Entra ID and UAA add included. RabbitMQ takes no right from them.
+# The claims that may differ between two tokens of one user: times (RFC 7519, 4.1; OpenID Connect, 2) and identifiers,
+# including those of Keycloak, Entra ID and UAA. RabbitMQ derives no permissions from them.
 _OF_ONE_TOKEN: Final = frozenset((
     "exp", "iat", "nbf", "jti", "auth_time", "nonce", "at_hash", "c_hash", "sid", "session_state", "aio", "rh", "uti",
     "rev_sig",
 ))  # fmt: skip
 # From this release on RabbitMQ itself ends a connection whose token has expired.
 _ENDS_EXPIRED: Final = (4, 3)
-# A refusal that the server brought, and logged with the broker's own words.
+# For refusals that the server has already logged, in the broker's words.
 _LOGGED: Final = RefusedLogin(is_logged=True)
 _NO_PASSCODE: Final = b"CONNECT has a login and no passcode"
 _ADD_CERTIFICATE: Final = "add that name, or everyone, to certificate_users of this virtual host"
@@ -55,10 +58,12 @@ _ADD_ALIAS: Final = "if clients are right to send it as host, add it to aliases 
 class ClientFacts:
     """Facts about a client that are not in its frames.
 
-    ``is_local``: it connects from this machine. ``certificate_name``: the name in its certificate, where that may stand
-    in for a login. ``is_certificate_broken``: that name cannot be read. ``credentials``: login and passcode that came
-    with the WebSocket handshake and win over CONNECT's. ``implicit_connect``: its listener allows it to leave out
-    CONNECT.
+    Args:
+        is_local: it connects from this machine.
+        certificate_name: the user's name in its certificate, if the listener accepts that as a login.
+        is_certificate_broken: that name cannot be read.
+        credentials: login and passcode of the WebSocket handshake, which take precedence over those of CONNECT.
+        implicit_connect: its listener allows clients to omit CONNECT.
     """
 
     is_local: bool = True
@@ -70,9 +75,9 @@ class ClientFacts:
 
 @dataclass(frozen=True, slots=True)
 class ConnectRequest:
-    """A valid CONNECT: the version, the login to check, the heart-beat header to answer.
+    """A valid CONNECT.
 
-    ``is_implicit``: there was no such frame; another one came first, and the listener allows that.
+    ``heart_beat``: the header, or None. ``is_implicit``: the client omitted CONNECT, as its listener allows.
     """
 
     version: bytes
@@ -81,10 +86,10 @@ class ConnectRequest:
     is_implicit: bool = False
 
     def accept(self, *, is_local: bool) -> Heartbeats:
-        """Check what RabbitMQ's adapter checks only after the broker has accepted the login; agree on heart-beats.
+        """Check what RabbitMQ's adapter checks after the login, and return the negotiated heart-beats.
 
         Raises:
-            StompError: when the user may not connect from elsewhere, or the heart-beat header is malformed.
+            StompError: the user may connect only from this machine, or the heart-beat header is malformed.
         """
         if not is_local and self.login.login in self.login.settings.loopback_users:
             raise error_frames.bad_connect("non-loopback access denied")
@@ -100,7 +105,7 @@ def negotiate_version(headers: Mapping[bytes, bytes]) -> bytes:
     Without accept-version the client speaks 1.0.
 
     Raises:
-        StompError: when there is no common version.
+        StompError: there is no common version.
     """
     offered = headers.get(b"accept-version", b"1.0").split(b",")
     for version in _VERSIONS:
@@ -118,8 +123,14 @@ def read_connect(
 ) -> ConnectRequest:
     """Read the headers of CONNECT.
 
+    Args:
+        headers: those of the frame, not trimmed.
+        resolve: finds the virtual host with a name or alias; with None, the default one.
+        certificate_name: see `ClientFacts`.
+        is_implicit: the client omitted CONNECT.
+
     Raises:
-        StompError: when there is no common version, no such virtual host, or no login.
+        StompError: there is no common version, no such virtual host, or no login.
     """
     version = negotiate_version(headers)
     if version == b"1.0":
@@ -135,7 +146,7 @@ def read_connect(
 
 def _settings(headers: Mapping[bytes, bytes], resolve: FindVirtualHost) -> VirtualHost:
     host = headers.get(b"host")
-    # A byte that is not UTF-8 becomes a lone surrogate, which no name has.
+    # Bytes that are not UTF-8 become lone surrogates, which no configured name has.
     name = None if host is None else host.decode(errors="surrogateescape")
     settings = resolve(name)
     if settings is None:
@@ -151,7 +162,7 @@ def _settings(headers: Mapping[bytes, bytes], resolve: FindVirtualHost) -> Virtu
 
 
 def _credentials(headers: Mapping[bytes, bytes], settings: VirtualHost, certificate_name: str | None) -> ops.Login:
-    """A login header wins over a certificate, and a certificate over the default user."""
+    """A login header takes precedence over a certificate, and a certificate over the default user."""
     login, default = headers.get(b"login"), settings.default_user
     if login is None and certificate_name is not None:
         certificates = settings.certificate_users
@@ -168,7 +179,7 @@ def _credentials(headers: Mapping[bytes, bytes], settings: VirtualHost, certific
         passcode = default_passcode if passcode is None else passcode
     if login is None:
         raise error_frames.bad_connect("Missing login or passcode header(s)")
-    # The broker refuses every login without a passcode, and cannot be asked about a NUL: PLAIN separates the two by it.
+    # The broker refuses every login without a passcode. A NUL cannot be sent to it, because PLAIN uses it as separator.
     if passcode is None or b"\0" in login + passcode:
         error = error_frames.access_refused(login, settings)
         reason = _NO_PASSCODE if passcode is None else b""
@@ -181,8 +192,7 @@ def _credentials(headers: Mapping[bytes, bytes], settings: VirtualHost, certific
 def _server_header(broker_version: tuple[int, ...], product: bytes) -> bytes:
     """The broker as server-name and the gateway as comment (STOMP 1.2, "CONNECTED Frame").
 
-    Libraries choose the dialect of RabbitMQ by the name with the slash after it. A broker may not tell its version, or
-    be lost already.
+    Client libraries recognise RabbitMQ's dialect by ``RabbitMQ/``. The version is empty if unknown.
     """
     return b"RabbitMQ/%b %b" % (".".join(map(str, broker_version)).encode() or b"unknown", product)
 
@@ -192,11 +202,11 @@ _NO_HEARTBEATS: Final = Heartbeats()
 
 
 def _nobody() -> None:
-    """No observer."""
+    """Used without an observer."""
 
 
 class ConnectHandler:
-    """The session until it is connected: CONNECT, or the first frame of a client that may leave CONNECT out."""
+    """Handles CONNECT, and the first frame of a client that may omit CONNECT."""
 
     __slots__ = ("_context", "_observe", "_product", "_request", "_resolve", "client", "heartbeats")
 
@@ -219,7 +229,7 @@ class ConnectHandler:
         self._observe = _nobody
 
     def connect(self, frame: Frame) -> None:
-        """CONNECT or STOMP."""
+        """Handle CONNECT or STOMP: ask for the login."""
         self._check_certificate()
         headers = frame.headers
         if self.client.credentials is not None:
@@ -228,14 +238,14 @@ class ConnectHandler:
         self._ask(read_connect(headers, self._resolve, self.client.certificate_name), frame)
 
     def connect_again(self, frame: Frame) -> None:
-        """CONNECT or STOMP of a client that is connected: always an error."""
+        """Refuse CONNECT or STOMP of a connected client."""
         raise error_frames.already_connected()
 
     def connect_implicitly(self, frame: Frame) -> None:
-        """A frame that should come after CONNECT. Where the listener allows it, log in and carry it out."""
+        """Log in before a first frame that is not CONNECT, if the listener allows it, and then carry the frame out."""
         if not self.client.implicit_connect:
             raise error_frames.not_connected()
-        # The client speaks STOMP 1.0, whether it is let in or not.
+        # Such a client speaks STOMP 1.0, and its ERROR, too, is for that version.
         self._context.trims_values = True
         try:
             self._check_certificate()
@@ -245,7 +255,7 @@ class ConnectHandler:
         self._ask(request, frame)
 
     def _check_certificate(self) -> None:
-        # Another user, the default one for instance, would be a guess.
+        # The client must not become another user, such as the default one.
         if self.client.is_certificate_broken:
             raise error_frames.certificate_unreadable()
 
@@ -259,7 +269,7 @@ class ConnectHandler:
     # Answers of the broker.
 
     def logged_in(self, event: ops.LoggedIn) -> bool:
-        """The broker accepted the login. Returns whether the session is connected: the gateway may still refuse."""
+        """Complete the login that the broker accepted. Returns whether the session is connected: a check may fail."""
         request, context = self._request, self._context
         if request is None or context.state is not State.AUTHENTICATING:
             context.operation_done()
@@ -298,17 +308,17 @@ class ConnectHandler:
         return b"CONNECTED\n%bsession:%b\nheart-beat:%b\nversion:%b\n\n\0\n" % facts
 
     def login_failed(self, event: ops.LoginFailed) -> None:
-        """The broker refused the login."""
+        """Answer the CONNECT that the broker refused."""
         if self._request is not None:
             login = self._request.login
             self._refuse(error_frames.login_failed(event.code, event.text, login.login, login.settings), _LOGGED)
 
     def not_tried(self, event: ops.LoginNotTried) -> None:
-        """The broker was not asked about the login."""
+        """Answer the CONNECT that the gateway refused."""
         self._refuse(event.error, _LOGGED if event.is_logged else None)
 
     def _refuse(self, error: StompError, refused: RefusedLogin | None) -> None:
-        """Refuse the client. It may send another CONNECT; one that left CONNECT out is closed."""
+        """Send an ERROR. The client may send another CONNECT, unless it omitted CONNECT; then the session closes."""
         error.refused_login = refused
         request, self._request = self._request, None
         context = self._context
@@ -322,7 +332,7 @@ class ConnectHandler:
 
 
 def claims_of(passcode: bytes) -> dict[str, object] | None:
-    """The claims of a token; None if the passcode is not a token."""
+    """The claims of a JWT, unverified; None if the passcode is not a JWT."""
     parts = passcode.split(b".")
     if len(parts) != _PARTS:
         return None
@@ -334,13 +344,13 @@ def claims_of(passcode: bytes) -> dict[str, object] | None:
 
 
 def expiry_of(passcode: bytes) -> float | None:
-    """When a passcode expires, in seconds since the epoch; None if it is no token, or one without an expiry."""
+    """The expiry of a JWT in seconds since the epoch; None if the passcode is not a JWT, or has no expiry."""
     expiry = (claims_of(passcode) or {}).get("exp")
     return expiry if isinstance(expiry, int | float) and not isinstance(expiry, bool) else None
 
 
 def grant_the_same(token: bytes, another: bytes) -> bool:
-    """Whether both are tokens, and only their times and identifiers differ. None of this is verified."""
+    """Whether both are JWTs that differ only in times and identifiers. Signatures are not verified."""
     claims, others = claims_of(token), claims_of(another)
     if claims is None or others is None:
         return False
@@ -348,32 +358,36 @@ def grant_the_same(token: bytes, another: bytes) -> bool:
 
 
 def renews_tokens(settings: VirtualHost, broker_version: tuple[int, ...]) -> bool:
-    """Whether clients may renew tokens, and sessions end with them: where the broker ends them, or it is configured."""
+    """Whether clients may renew tokens, and sessions end with their token.
+
+    That is so if it is configured, and by default for brokers that end connections with an expired token. An unknown
+    version is empty.
+    """
     return broker_version >= _ENDS_EXPIRED if settings.token_renewal is None else settings.token_renewal
 
 
 class TokenHandler:
-    """The token of a session."""
+    """Handles TOKEN, and knows when the session's token expires."""
 
     __slots__ = ("_context", "_expires", "_is_on")
 
     def __init__(self, context: SessionContext) -> None:
-        # Seconds since the epoch; None where nothing expires.
+        # In seconds since the epoch; None if the passcode does not expire.
         self._expires: float | None = None
         self._is_on = False
         self._context = context
 
     def logged_in(self, passcode: bytes, *, is_on: bool) -> None:
-        """The client has logged in with this passcode, and may renew it or not; see `renews_tokens`."""
+        """Note the passcode of the login. ``is_on``: the result of `renews_tokens`."""
         self._is_on = is_on
         if self._is_on:
             self._expires = expiry_of(passcode)
 
     def renew(self, frame: Frame) -> None:
-        """TOKEN: let the broker judge a new token."""
+        """Handle TOKEN: let the broker check the new token."""
         context = self._context
         if not self._is_on:
-            # There is no such command then.
+            # Without token renewal, TOKEN is an unknown command.
             raise error_frames.bad_command(frame.command)
         token = context.headers(frame).get(_TOKEN)
         if not token:
@@ -381,19 +395,19 @@ class TokenHandler:
         context.ask(ops.RenewToken(token), frame)
 
     def renewed(self, event: ops.TokenRenewed) -> None:
-        """The broker accepted the new token on every link."""
+        """Answer the TOKEN: every link uses the new token."""
         operation = self._context.operation
         if isinstance(operation, ops.RenewToken):
             self._expires = expiry_of(operation.token)
         self._context.send_receipt(self._context.operation_done())
 
     def refused(self, event: ops.TokenRefused) -> None:
-        """The broker refused the new token; the old one is good until it expires."""
+        """Answer the TOKEN that was refused. The old token remains in use."""
         context = self._context
         frame = context.operation_done()
         context.fail(error_frames.token_refused(event.text), context.receipt_of(frame))
 
     def has_expired(self, now: float) -> bool:
-        """Whether the token has expired, and the broker is not checking a new one. ``now`` is since the epoch."""
+        """Whether the token has expired, and the broker is not checking a new one. ``now``: seconds since the epoch."""
         is_past = self._expires is not None and now >= self._expires
         return is_past and not isinstance(self._context.operation, ops.RenewToken)

@@ -1,7 +1,7 @@
-"""State shared by the parts of a session: its state, holds, output to the client, and pending operation.
+"""What the parts of a session share: its state, holds, output to the client, and pending operations.
 
-Each part of a session (``connect``, ``publish``, ``commit``, ``subscribe``, ``disconnect``) handles its own commands
-and events. What all of them do goes through here: answer, hold later frames, ask the broker, fail.
+Each part (``connect``, ``publish``, ``commit``, ``subscribe``, ``disconnect``) handles its own commands and events. All
+of them answer frames, hold the client, ask for operations and fail through `SessionContext`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from gateway.stomp.frame import Frame, encode_receipt
 from gateway.stomp.headers import trim_values
 
 NO_SETTINGS: Final = VirtualHost(name="")
-"""Stands in until the client has logged in to a virtual host."""
+"""The settings before the login."""
 
-# Why a session closes because of a SEND that is refused, unless it goes on.
+# The reasons for which a refused SEND closes the session, unless ``on_send_error`` lets it continue.
 _OF_A_SEND: Final = (CloseReason.BROKER_ERROR, CloseReason.DESTINATION_DENIED)
 
 _NO_QUEUE_RULES: Final = QueueRules()
 
-# By whether messages tell when they were published, and whether there is a selector.
+# The class of a subscription, by whether messages carry the time of publishing, and whether it has a selector.
 _SUBSCRIPTIONS: Final[Mapping[tuple[bool, bool], type[Subscription]]] = {
     (False, False): Subscription,
     (True, False): CorrelatedSubscription,
@@ -54,13 +54,13 @@ _SUBSCRIPTIONS: Final[Mapping[tuple[bool, bool], type[Subscription]]] = {
 
 
 class State(Enum):
-    """Where a session is in its life. Only `SessionContext.move` changes it.
+    """The state of a session. Only `SessionContext.move` changes it.
 
-    What a command does in a state is in the table ``COMMANDS`` of ``session.py``. A pair that is absent there is a
-    protocol error: before CONNECT every other command is "Illegal command", after it every unknown one "Bad command".
+    ``COMMANDS`` in ``session.py`` maps state and command to a handler. A missing entry is a protocol error: "Illegal
+    command" before CONNECT, and "Bad command" after it.
     """
 
-    # Looked up for every frame, and the hash of Enum is written in Python.
+    # Hashed for every frame, and the hash of Enum is written in Python.
     __hash__ = object.__hash__
 
     CONNECTING = "connecting"
@@ -68,17 +68,17 @@ class State(Enum):
     AUTHENTICATING = "authenticating"
     """The broker checks the login."""
     CONNECTED = "connected"
-    """Every command has its handler."""
+    """The client has logged in."""
     DRAINING = "draining"
     """The client sent DISCONNECT, or the gateway stops. The session waits for confirms and still sends receipts."""
     CLOSED = "closed"
-    """The last frame is written. All further input is discarded."""
+    """The last frame is in the output. All further input is dropped."""
 
 
 READING: Final = frozenset((State.CONNECTING, State.CONNECTED))
-"""The states in which frames are read. In the others they wait in the decoder, or are discarded."""
+"""The states in which frames are read. In the others they wait in the decoder, or are dropped."""
 
-# From each state to the states that may follow. Every state may end in CLOSED.
+# The states that may follow each state.
 MOVES: Final = {
     State.CONNECTING: frozenset((State.AUTHENTICATING, State.DRAINING, State.CLOSED)),
     State.AUTHENTICATING: frozenset((State.CONNECTING, State.CONNECTED, State.DRAINING, State.CLOSED)),
@@ -91,7 +91,7 @@ MOVES: Final = {
 class Hold(Enum):
     """Why a session does not read the client's frames."""
 
-    # Looked up for every confirm, and the hash of Enum is written in Python.
+    # Hashed for every confirm, and the hash of Enum is written in Python.
     __hash__ = object.__hash__
 
     OPERATION = "operation"
@@ -99,42 +99,42 @@ class Hold(Enum):
     COMMIT = "commit"
     """A COMMIT waits for confirms."""
     CONFIRM_WINDOW = "confirm-window"
-    """Too much is published and not confirmed."""
+    """Too many messages or bytes are unconfirmed."""
     LINK_WRITE = "link-write"
-    """The broker does not take bytes as fast as clients send them."""
+    """The broker reads the link more slowly than clients send."""
     LINK_LOST = "link-lost"
-    """The connection to the broker is lost, and what went with it is not back yet."""
+    """A link is lost, and the session is not restored yet."""
     QUEUE_AWAY = "queue-away"
-    """The broker does not take what the client has sent: its queue is gone, or the node that has the queue is. Or it
-    has closed the channel because of another message."""
+    """The broker refuses messages because their queue is deleted or away, or it has closed the channel because of
+    another message. The session waits for a new channel."""
     REPLAY = "replay"
-    """Messages that were unconfirmed at a loss are published again."""
+    """Messages are being published again after a loss."""
     BROKER_BLOCKED = "broker-blocked"
-    """The broker has a memory or disk alarm, and the client has sent since."""
+    """The broker has a memory or disk alarm, and the client has sent a message since it began."""
     RATE_LIMIT = "rate-limit"
     """The user, or the address, has sent more than its rate allows."""
     CLIENT_WRITE = "client-write"
-    """Far too many bytes wait to be written to the client."""
+    """Too many bytes wait to be written to the client."""
     STOPPING = "stopping"
-    """The gateway is stopping; the frame under way is the last one."""
+    """The gateway is stopping. No frame is read any more."""
 
 
-def _is_settled(_virtual_host: VirtualHost) -> bool:
+def _none_changed(_virtual_host: VirtualHost) -> bool:
     return False
 
 
 class SessionContext:
-    """The state that the parts of one session share, for them to read.
+    """The state that the parts of one session share: everything that more than one of them needs.
 
-    It has more attributes than other classes because everything that two parts need is here, and nowhere twice.
-    ``strict``: every ERROR closes the connection. That is the default virtual host's setting until CONNECT names one.
+    Args:
+        identity: see `Session`.
+        strict: every ERROR closes the connection: the default virtual host's setting, until CONNECT names another.
     """
 
     __slots__ = (
-        "_queues_named", "client_writable", "close_reason", "declared_queues", "destination_rules", "holds", "identity",
-        "is_unsettled", "login", "observer", "on_send_error", "output", "pending", "queue_rules", "settings", "state",
-        "strict",
-        "subscriptions", "traffic", "transactions", "trims_values", "unlogged_errors", "version",
+        "_queues_named", "brokers_changed", "client_writable", "close_reason", "declared_queues", "destination_rules",
+        "holds", "identity", "login", "observer", "on_send_error", "output", "pending", "queue_rules", "settings",
+        "state", "strict", "subscriptions", "traffic", "transactions", "trims_values", "unlogged_errors", "version",
     )  # fmt: skip
 
     def __init__(self, identity: bytes, *, strict: bool) -> None:
@@ -148,9 +148,9 @@ class SessionContext:
         self.declared_queues = DeclaredQueues()
         self.observer: SessionObserver | None = None
         self.close_reason: CloseReason | None = None
-        # The ERRORs sent since the server last took them for its log.
+        # The ERRORs that the server has not taken for its log yet.
         self.unlogged_errors: list[StompError] = []
-        # Known from CONNECT, or from its outcome.
+        # Set by CONNECT and its outcome.
         self.version = b"1.0"
         self.trims_values = False  # STOMP 1.0 ignores leading spaces in header values
         self.login: bytes | None = None
@@ -159,10 +159,10 @@ class SessionContext:
         self.queue_rules = _NO_QUEUE_RULES
         self.destination_rules = NO_DESTINATION_RULES
         self.on_send_error: Literal["close", "keep", "log"] = "close"
-        # Whether the client takes messages about as fast as they come. Set by the server.
+        # False while the client reads more slowly than messages arrive. Set by the server.
         self.client_writable = True
-        # Whether brokers went or came in the last seconds, so that refusals may be temporary. Set by the server.
-        self.is_unsettled: Callable[[VirtualHost], bool] = _is_settled
+        # Whether links were lost or opened in the last seconds, so that refusals may be temporary. Set by the server.
+        self.brokers_changed: Callable[[VirtualHost], bool] = _none_changed
         # Requests to the broker.
         self.pending = PendingOperations()
         self._queues_named = 0
@@ -170,28 +170,28 @@ class SessionContext:
     # Frames.
 
     def headers(self, frame: Frame) -> Mapping[bytes, bytes]:
-        """A frame's headers as the version reads them."""
+        """A frame's headers. For STOMP 1.0 the values have no leading spaces."""
         return trim_values(frame.headers) if self.trims_values else frame.headers
 
     def receipt_of(self, frame: Frame | None) -> bytes | None:
-        """A frame's receipt header as the version reads it."""
+        """A frame's receipt header, or None. For STOMP 1.0 it has no leading spaces."""
         receipt = None if frame is None else frame.receipt
         return receipt.lstrip(b" ") if receipt is not None and self.trims_values else receipt
 
     def send_receipt(self, frame: Frame | None) -> None:
-        """Answer a frame with RECEIPT if it asks for one."""
+        """Send the RECEIPT for a frame if it asks for one."""
         receipt = self.receipt_of(frame)
         if receipt is not None:
             self.output.append(encode_receipt(receipt))
             self.traffic.receipts_sent += 1
 
     def settle_if_writable(self) -> None:
-        """Settle deliveries under ack:auto, unless the client is slow: then they return to their queue."""
+        """Settle deliveries under ack:auto. Do not, if the client is slow: they will return to their queue."""
         if self.client_writable:
             self.subscriptions.settle_auto_acks()
 
     def end_settled(self) -> None:
-        """End for good a subscription that the client has left, if all its deliveries are settled now."""
+        """Ask to close the channel of a subscription that has ended, if all its deliveries are settled by now."""
         if not self.pending.asked and (subscription := self.subscriptions.take_settled()) is not None:
             self.ask(ops.Unsubscribe(subscription, None), None)
 
@@ -203,25 +203,25 @@ class SessionContext:
         return self.pending.operation
 
     def ask(self, operation: ops.Operation, frame: Frame | None, *, retry: bool = False) -> None:
-        """Ask the broker for an operation, and hold later frames, except a SUBSCRIBE after others.
+        """Ask for an operation on behalf of a frame, and hold later frames, except SUBSCRIBEs that may run together.
 
-        With ``retry`` the frame is carried out again once the operation is done.
+        With ``retry``, the frame is carried out again after the operation.
         """
         self.pending.ask(operation, frame, retries=retry)
         self._hold_or_release()
 
     def postpone(self, frame: Frame) -> None:
-        """Carry out a frame, and later ones, once no operation is pending."""
+        """Keep a frame, and hold later ones, until no operation is pending."""
         self.pending.postponed = frame
         self._hold_or_release()
 
     def take_frame(self) -> Frame | None:
-        """The postponed frame whose turn has come, handed out once."""
+        """Return the frame whose turn has come, once; None if there is none."""
         others = self.holds - {Hold.STOPPING}
         return None if others else self.pending.take_frame(stopping=Hold.STOPPING in self.holds)
 
     def _hold_or_release(self) -> None:
-        if self.pending.takes_nothing:
+        if self.pending.holds_frames:
             self.holds.add(Hold.OPERATION)
         else:
             self.holds.discard(Hold.OPERATION)
@@ -234,7 +234,7 @@ class SessionContext:
         destination: bytes = b"",
         selector: Selector | None = None,
     ) -> Subscription:
-        """A subscription without a consumer yet; without destination for the queue of a reply-to."""
+        """Create a subscription, which has no consumer yet. For the queue of a reply-to, it has no destination."""
         correlates = self.observer is not None and self.observer.stamp is not None
         subscription = _SUBSCRIPTIONS[correlates, selector is not None](
             tag,
@@ -255,37 +255,37 @@ class SessionContext:
     def ask_to_subscribe(
         self, operation: ops.Subscribe, queue: QueueSpec | None, frame: Frame, *, retry: bool = False
     ) -> None:
-        """Ask for a subscription whose messages the observer counts; ``queue`` as for `SessionObserver.subscribing`."""
-        if self.pending.concerns(operation):
+        """Ask for a subscription, and tell the observer. ``queue``: see `SessionObserver.subscribing`."""
+        if self.pending.must_wait(operation):
             self.postpone(frame)
             return
         if self.observer is not None:
             operation.subscription.set_counter(self.observer.subscribing(operation, queue))
         if queue is not None and operation.queue is None:
-            # The session has declared it before. If the broker loses it, it must be declared as it was then.
+            # If the session declared the queue before, a recovery must declare it in the same way.
             queue = self.declared_queues.get(queue.name) or queue
         operation.subscription.request = operation if queue is operation.queue else replace(operation, queue=queue)
         self.ask(operation, frame, retry=retry)
 
     def ask_instead(self, operation: ops.Subscribe) -> None:
-        """Ask for another subscription in place of the one that the broker has refused, with the same frame."""
+        """Ask for this operation in place of the SUBSCRIBE that the broker has refused, for the same frame."""
         operation.subscription.request = operation
         self.pending.ask_instead(operation)
 
     def operation_done(self) -> Frame | None:
-        """End the operation. Returns the frame that requested it, or None if that is to be carried out again."""
+        """End the first operation. Returns the frame that asked for it, or None if that is carried out again."""
         frame = self.pending.done()
         self._hold_or_release()
         return frame
 
     def operation_failed(self) -> Frame | None:
-        """End a failed operation. Returns the frame that requested it, which is not carried out again."""
+        """End the first operation, which failed. Returns the frame that asked for it."""
         frame = self.pending.done(failed=True)
         self._hold_or_release()
         return frame
 
     def fresh_queue_name(self) -> bytes:
-        """A name for a queue that no other session reads; unguessable, because the session's identity is."""
+        """Return a new name for a queue of this session. It is unguessable because the session's identity is."""
         self._queues_named += 1
         seed = b"%b %d" % (self.identity, self._queues_named)
         return subscription_queue_name(md5(seed, usedforsecurity=False).digest())
@@ -294,7 +294,7 @@ class SessionContext:
 
     @property
     def confirms_always(self) -> bool:
-        """Whether everything is published with confirms, so that it is known what to publish again after a loss."""
+        """Whether all messages are published with confirms, so that a recovery knows what to publish again."""
         return self.rides_through and self.settings.confirms == "always"
 
     @property
@@ -305,7 +305,7 @@ class SessionContext:
     # The end.
 
     def fail(self, error: StompError, receipt: bytes | None = None) -> None:
-        """Send an ERROR, and close the session if the error demands it."""
+        """Send an ERROR, and close the session if the error or strict mode demands it."""
         if self.state is State.CLOSED:
             return
         if error.close is None and self.strict:
@@ -320,12 +320,12 @@ class SessionContext:
     def keeps_after_send_error(self) -> bool:
         """Whether the session continues when the broker refuses one of its SENDs.
 
-        For that it must know what else it has published on the channel that the broker closes.
+        Only sessions with confirms can: they know which other messages were on the channel that the broker closed.
         """
         return self.on_send_error != "close" and self.confirms_always and not self.strict
 
     def fail_send(self, error: StompError, receipt: bytes | None) -> None:
-        """Answer a SEND that goes wrong, as `on_send_error` wants it."""
+        """Answer a failed SEND, as the setting `on_send_error` says."""
         if self.keeps_after_send_error and error.close in _OF_A_SEND:
             reason, error = error.reason, StompError(error.message, error.body)
             error.reason = reason
@@ -336,7 +336,7 @@ class SessionContext:
             self.fail(error, receipt)
 
     def close(self, reason: CloseReason) -> None:
-        """Close the session, once. Deliveries that still arrive are thrown away."""
+        """Close the session, unless it is closed. Deliveries that still arrive are dropped."""
         if self.state is not State.CLOSED:
             self.close_reason = reason
             self.pending.clear()
@@ -344,7 +344,7 @@ class SessionContext:
             self.move(State.CLOSED)
 
     def move(self, state: State) -> None:
-        """Change the state. Nothing else does."""
+        """Change the state, along `MOVES`."""
         if state not in MOVES[self.state]:
             raise AssertionError(f"no move from {self.state} to {state}")
         self.state = state

@@ -1,7 +1,7 @@
-"""The time of publishing, which a message carries to its delivery if the journal is to correlate both.
+"""The time of publishing, which a message carries so that the journal can correlate publishing and delivery.
 
-It is a number among the message's AMQP headers, which no STOMP client can send: theirs are all texts. So no STOMP
-client forges it. None sees it either: MESSAGE never has a header of that name (`translate`).
+It is an integer in the AMQP headers table. STOMP clients cannot forge it, because their headers become strings, and do
+not see it, because MESSAGE never has a header of that name (`translate`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ENTRY: Final = amqp.number_name(PUBLISHED)
 
 
 class _Stamped(CachedPublish):
-    """SENDs whose messages carry the time of publishing, in front of the other entries of the headers table."""
+    """A `CachedPublish` whose messages carry the time of publishing, as the first entry of the headers table."""
 
     __slots__ = ()
 
@@ -55,18 +55,18 @@ class CorrelatedCounter(DeliveryCounter, Protocol):
     """The counter of a `CorrelatedSubscription`."""
 
     published: int | None
-    """When the messages that it is called for next were published, in microseconds since the epoch, if that is known"""
+    """The time of publishing of the next messages that it counts, in microseconds since the epoch, or None."""
     properties: bytes
-    """Where that was read; empty before."""
+    """The properties in which ``published`` was found; empty before the first message."""
 
 
 class CorrelatedSubscription(Subscription):
-    """A subscription whose counter, if it has one, learns when each message was published."""
+    """A subscription that tells its counter, if it has one, when each message was published."""
 
     __slots__ = ()
 
     def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: Body) -> None:
-        """See `Subscription.deliver`. HOT: once per message, or once for many that are alike."""
+        """See `Subscription.deliver`. HOT: once per message, or once for many similar ones."""
         counter = cast("CorrelatedCounter | None", self._counter)
         if counter is not None and properties is not counter.properties:
             counter.published, counter.properties = _published(properties), properties
@@ -74,6 +74,6 @@ class CorrelatedSubscription(Subscription):
 
 
 def _published(properties: bytes) -> int | None:
-    """When the message was published, if a gateway has noted that."""
+    """The time of publishing that a message carries; None without one."""
     headers = (amqp.decode(properties).headers or ()) if _ENTRY in properties else ()
     return next((value for name, value in headers if name == PUBLISHED and isinstance(value, int)), None)

@@ -1,18 +1,18 @@
-"""The ledger of one subscription's deliveries: which are settled, and what to tell the broker about them.
+"""The ledger of one subscription's deliveries: which are settled, and which AMQP frames tell the broker.
 
-Theory of operation. Delivery tags of a channel count 1, 2, 3, ..., and each subscription has a channel of its own. So
-the ledger needs few numbers: everything up to ``settled_up_to`` is settled, ``settled_out_of_order`` holds the settled
-tags above it, ``last_tag`` is the last delivery. At any time delivered = settled + outstanding, and an acknowledgement
-of an unknown tag is found without asking the broker.
+Theory of operation. Each subscription has a channel of its own, and the delivery tags of a channel count 1, 2, 3, ...
+So the ledger needs few numbers: all tags up to ``settled_up_to`` are settled, ``settled_out_of_order`` has the settled
+tags above it, and ``last_tag`` is the last delivery. So delivered = settled + outstanding, and the ledger recognises
+the acknowledgement of an unknown tag without asking the broker.
 
-A client that keeps one message and settles all that follow would make ``settled_out_of_order`` grow without end. So
-when that set becomes large beside the outstanding deliveries, ``settled_up_to`` moves above it, and the few unsettled
-tags below are kept in ``unsettled_below`` instead.
+If a client keeps one message and settles all later ones, ``settled_out_of_order`` would grow without bound. So when it
+is large compared to the outstanding deliveries, ``settled_up_to`` moves above it, and ``unsettled_below`` keeps the few
+unsettled tags below.
 
-Acknowledgements in the order of delivery, the normal case, only move ``settled_up_to``; one basic.ack with ``multiple``
-tells the broker when the batch is written. The tag of a multiple must be one that the broker still knows. So
-``pending_multiple`` is the last tag settled that way, not ``settled_up_to``, which may have moved past tags that were
-settled one by one.
+Acknowledgements in the order of delivery, the normal case, only move ``settled_up_to``. One basic.ack with ``multiple``
+tells the broker at the end of the batch. It must name a tag that the broker still knows. So its tag is
+``pending_multiple``, the last one settled in this way: ``settled_up_to`` may have moved past tags that were settled one
+by one.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from gateway.amqp.codec import encode_ack, encode_nack, encode_reject
 from gateway.errors import CodecError
 from gateway.session.traffic import DeliveryCounter
 
-# The settled tags out of order are bounded by the larger of this number and this multiple of the outstanding ones.
+# The most tags that are kept as settled out of order: this number, or if more, this multiple of the outstanding ones.
 _MOST_OUT_OF_ORDER: Final = 1024
 _RATIO: Final = 4
 
-# One refusal is at most so many frames basic.reject. No quorum queue, which alone counts them, delivers that much to a
-# consumer without a prefetch.
+# The most basic.reject frames for one refusal. Only quorum queues count them, and none delivers more to a consumer
+# without a prefetch.
 _MOST_REJECTED: Final = 10_000
 
-# All arithmetic here counts on tags that come one after the other: with gaps nothing would bound it.
+# The ledger relies on consecutive tags. With gaps its memory would not be bounded.
 OUT_OF_ORDER: Final = "the delivery tags of a channel do not count 1, 2, 3, ..."
 
 
@@ -50,7 +50,7 @@ class DeliveryLedger:
     """The deliveries of one subscription, by delivery tag.
 
     ``last_tag`` is the last delivery, ``last_sent`` the last one that went to the client. `Subscription.deliver` checks
-    and writes both itself, because a call for each message would cost more than the message.
+    and sets both itself, because a call for each message would cost too much.
     """
 
     __slots__ = (
@@ -63,29 +63,29 @@ class DeliveryLedger:
         self.channel = 0
         self.counter: DeliveryCounter | None = None
         self.last_tag = self.last_sent = 0
-        # Messages that the client gave back, or refused; and those dropped, or filtered out, before they reached it.
+        # Counts of messages: refused by the client, with and without requeue; dropped for requeue; filtered out.
         self.requeued = self.discarded = self.dropped = self.filtered = 0
         self._mode = mode
         self._settled_up_to = 0
         self._settled_out_of_order: set[int] = set()
         self._unsettled_below: set[int] = set()
         self._pending_multiple = 0
-        # Dropped and not yet given back to the queue.
+        # The tags of messages that were dropped, and are not requeued yet.
         self._dropped: list[int] = []
         self._frames: list[bytes] = []
 
     @property
     def outstanding(self) -> int:
-        """Deliveries that are not settled."""
+        """The number of deliveries that are not settled."""
         return self.last_tag - self._settled_up_to - len(self._settled_out_of_order) + len(self._unsettled_below)
 
     @property
     def settled_by_client(self) -> int:
-        """Deliveries that reached the client and are settled."""
+        """The number of deliveries that went to the client and are settled."""
         return self.last_tag - self.outstanding - (self.dropped - len(self._dropped)) - self.filtered
 
     def is_outstanding(self, tag: int) -> bool:
-        """Whether the client may settle a delivery. Tag 0 in mode client means everything delivered so far."""
+        """Whether the client may settle a delivery. In mode client, tag 0 means everything delivered so far."""
         if tag == 0:
             return self._mode is AckMode.CLIENT
         if tag <= self._settled_up_to:
@@ -95,10 +95,7 @@ class DeliveryLedger:
     # Settled by the client.
 
     def acknowledge(self, tag: int) -> None:
-        """Settle an outstanding delivery; in mode client all before it too.
-
-        HOT: once per ACK. In the order of delivery it moves two numbers.
-        """
+        """Acknowledge an outstanding delivery; in mode client, all before it, too. HOT: once per ACK."""
         tag = tag or self.last_sent
         if tag <= self._settled_up_to and not self._unsettled_below:
             return
@@ -115,17 +112,17 @@ class DeliveryLedger:
         if self.counter is not None:
             self.counter.settled(tag, 1, None)
 
-    def in_order_behind(self, tag: int) -> int:
-        """How many deliveries after one that was just acknowledged may be acknowledged by ``acknowledge_up_to``.
+    def in_order_after(self, tag: int) -> int:
+        """The number of deliveries after this one, just acknowledged, for which ``acknowledge_up_to`` may be called.
 
-        HOT: once per ACK. None where each must be looked at.
+        HOT: once per ACK. It is 0 if each of them must be looked at.
         """
         if tag != self._settled_up_to or self._settled_out_of_order or self._unsettled_below:
             return 0
         return self.last_sent - tag
 
     def acknowledge_up_to(self, tag: int) -> None:
-        """Acknowledge deliveries as if ``acknowledge`` were called for each; ``in_order_behind`` has told how far.
+        """Do the same as ``acknowledge`` for each delivery up to this one. ``in_order_after`` says how far it may go.
 
         HOT: once for many ACKs.
         """
@@ -135,9 +132,9 @@ class DeliveryLedger:
         self._settled_up_to = self._pending_multiple = tag
 
     def refuse(self, tag: int, *, requeue: bool, counts: bool = False) -> None:
-        """Refuse an outstanding delivery; in mode client all before it too.
+        """Refuse an outstanding delivery; in mode client, all before it, too.
 
-        ``counts``: requeued messages count toward the delivery-limit of a quorum queue on every release of RabbitMQ.
+        ``counts``: on every release of RabbitMQ, requeued messages count toward the delivery-limit of a quorum queue.
         """
         tag = tag or self.last_sent
         if tag <= self._settled_up_to and not self._unsettled_below:
@@ -161,7 +158,7 @@ class DeliveryLedger:
             self.counter.settled(tag, 1, requeue)
 
     def _reject(self, tag: int, *, multiple: bool) -> None:
-        """Requeue by basic.reject, which counts, and has no ``multiple``."""
+        """Requeue with basic.reject, which counts toward the delivery-limit, but has no ``multiple``."""
         tags = list(islice(self._unsettled_up_to(tag), _MOST_REJECTED)) if multiple else [tag]
         self._frames += [encode_reject(self.channel, each, requeue=True) for each in tags]
         if len(tags) == _MOST_REJECTED and tags[-1] != tag:
@@ -175,7 +172,7 @@ class DeliveryLedger:
     # Settled by the gateway.
 
     def settle_delivered(self) -> bool:
-        """Mode auto: settle everything delivered. False if some was dropped: ``requeue_dropped`` must come first."""
+        """In mode auto, settle everything delivered. False if messages were dropped: first call ``requeue_dropped``."""
         if self._dropped:
             return False
         if self.last_tag > self._settled_up_to:
@@ -183,7 +180,10 @@ class DeliveryLedger:
         return True
 
     def drop(self, tag: int) -> None:
-        """Note a delivery that the client does not get. Its tag is kept until ``requeue_dropped``."""
+        """Note a delivery that is dropped for a slow client. Its tag is kept until ``requeue_dropped``.
+
+        Raises CodecError if the tag is not the next one.
+        """
         if tag != self.last_tag + 1:
             raise CodecError(OUT_OF_ORDER)
         self.last_tag = tag
@@ -191,10 +191,10 @@ class DeliveryLedger:
         self.dropped += 1
 
     def requeue_dropped(self) -> None:
-        """Give dropped messages back to their queue; the broker delivers them again in their old order.
+        """Requeue the dropped messages. The broker delivers them again in their old order.
 
-        The nacks come before any acknowledgement: each one makes room in the prefetch for one delivery, and that must
-        be the message just given back, not a later one in the queue.
+        The nacks precede all acknowledgements: each makes room in the prefetch for one delivery, which must be the
+        requeued message, and not a later one in the queue.
         """
         dropped, self._dropped = self._dropped, []
         if not dropped:
@@ -203,7 +203,7 @@ class DeliveryLedger:
         for tag in dropped:
             self._frames.append(encode_nack(self.channel, tag, multiple=False, requeue=True))
         if self._mode is AckMode.AUTO:
-            # What went to the client before is settled too, in one multiple that names the last of it.
+            # Earlier messages went to the client. One multiple with the last of their tags settles them.
             if dropped[0] - 1 > self._settled_up_to:
                 self._pending_multiple = dropped[0] - 1
             self._settled_up_to = dropped[-1]
@@ -213,14 +213,14 @@ class DeliveryLedger:
         self._compact()
 
     def give_back_after(self, tag: int) -> None:
-        """Return deliveries after a tag, which the client does not get, to their queue: its subscription has ended."""
+        """Requeue all deliveries after this one, because the client has ended the subscription."""
         late = range(tag + 1, self.last_tag + 1)
         self._dropped += late
         self.dropped += len(late)
         self.requeue_dropped()
 
     def take_frames(self) -> bytes:
-        """The AMQP frames that settle with the broker what was settled since the last call."""
+        """Return the AMQP frames for what was settled since the last call."""
         self._encode_pending()
         if not self._frames:
             return b""
@@ -250,7 +250,7 @@ class DeliveryLedger:
             self._compact()
 
     def _compact(self) -> None:
-        """Bound the memory, see at the top of the file."""
+        """Bound the memory, as the top of this file says."""
         settled = self._settled_out_of_order
         if len(settled) <= _MOST_OUT_OF_ORDER or len(settled) <= _RATIO * self.outstanding:
             return
@@ -261,7 +261,7 @@ class DeliveryLedger:
         self._settled_up_to = top
 
     def _move_up_to(self, tag: int) -> None:
-        """Settle up to a tag, and beyond it as far as tags are already settled."""
+        """Settle up to a tag, and further as long as the next tags are already settled."""
         settled = self._settled_out_of_order
         while settled and tag + 1 in settled:
             tag += 1

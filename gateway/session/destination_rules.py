@@ -1,8 +1,8 @@
-"""Destination rules: which destinations an operator allows to a login, and which are rewritten to another one.
+"""Destination rules: the destinations that an operator allows, denies or rewrites for a login.
 
-They are applied once for each header block of SEND and for each SUBSCRIBE. They are matched with the canonical text of
-a destination, and then with that of the queue or topic that it means. So no spelling of a destination evades a rule.
-A text that is no valid destination is matched as it is, since a rule may rewrite it.
+The gateway applies them once per header block of SEND, and for each SUBSCRIBE. It matches the patterns with the
+canonical text of the destination, and then with that of its queue or topic, so no other spelling evades a rule. An
+invalid destination is matched as it is, since a rule may rewrite it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _SPECIAL: Final = re.compile(rb"[^A-Za-z0-9_@+=~-]")
 
 
 def spelled_login(login: bytes) -> bytes:
-    """A login as patterns spell it: every byte with a meaning in destinations becomes ``%XX``.
+    """A login as it is put into patterns: every byte with a meaning in destinations becomes ``%XX``.
 
-    Dots too, since they separate the words of a topic and, by custom, of a queue's name. Otherwise the login ``a.b``
-    would share all destinations that begin with ``a.`` with the login ``a``.
+    This includes dots, which separate the words of topics, and by custom of queue names. Otherwise the login ``a``
+    would have access to the destinations of the login ``a.b``.
     """
     return _SPECIAL.sub(lambda found: b"%%%02X" % found[0][0], login)
 
@@ -37,8 +37,10 @@ def spelled_login(login: bytes) -> bytes:
 class Admission(NamedTuple):
     """A destination that the rules allow.
 
-    ``asked`` is what the client named, ``destination`` the same or what a rule rewrites it to, and ``rule`` the first
-    that matched, if any. Of an invalid one that a rule makes valid ``asked`` has the kind, and the text as its name.
+    Args:
+        asked: the destination that the client named. If it is invalid, it has the kind, and the text as its name.
+        destination: the same, or the one to which a rule rewrites it.
+        rule: the first rule that matched, if any.
     """
 
     asked: Destination
@@ -60,30 +62,30 @@ class DestinationRules:
         self._subscribe = tuple(bound for bound in rules if bound.rule.on_subscribe)
 
     def for_send(self, text: bytes) -> Admission:
-        """What a SEND to a destination means; a `StompError` when it is invalid or denied."""
+        """Apply the rules to the destination of a SEND. Raises StompError if it is invalid or denied."""
         return self._admission(b"SEND", text, self._send)
 
     def for_subscribe(self, text: bytes) -> Admission:
-        """What a SUBSCRIBE to a destination means; a `StompError` when it is invalid or denied."""
+        """Apply the rules to the destination of a SUBSCRIBE. Raises StompError if it is invalid or denied."""
         return self._admission(b"SUBSCRIBE", text, self._subscribe)
 
     def check_queue(self, name: bytes) -> None:
-        """Check whether a client may use x-queue-name, as if it subscribed to ``/queue/<name>``.
+        """Check whether a client may name this queue in x-queue-name, as if it subscribed to ``/queue/<name>``.
 
         Raises:
-            StompError: when a rule denies that, or rewrites it to another destination.
+            StompError: a rule denies or rewrites that destination.
         """
         self._check(b"SUBSCRIBE", Destination(DestinationKind.QUEUE, name), self._subscribe)
 
     def check_dead_letters(self, headers: Mapping[bytes, bytes], arguments: Mapping[str, Argument]) -> None:
-        """Check whether a client may send to the dead-letter exchange that it declares a queue with.
+        """Check whether a client may send to the dead-letter exchange of the queue that it declares.
 
         Args:
-            headers: of the frame that declares the queue. An exchange that only the operator's arguments name is fine.
-            arguments: of the queue, the client's and the operator's together.
+            headers: those of the frame. If they do not name the exchange, the operator's arguments do, and are allowed.
+            arguments: all arguments of the queue, the client's and the operator's.
 
         Raises:
-            StompError: when a rule denies that, or rewrites it to another destination.
+            StompError: a rule denies or rewrites that destination.
         """
         exchange = arguments.get(_DEAD_LETTER_EXCHANGE)
         if exchange is None or not any(name.encode() in headers for name in (_DEAD_LETTER_EXCHANGE, _DEAD_LETTER_KEY)):
@@ -93,7 +95,7 @@ class DestinationRules:
         self._check(b"SEND", goal, self._send)
 
     def _check(self, command: bytes, destination: Destination, rules: tuple[_Bound, ...]) -> None:
-        """Check a destination that a client uses without naming it: no rule may deny or rewrite it."""
+        """Check a destination that a client uses indirectly: no rule may deny or rewrite it."""
         if not rules:
             return
         canonical = canonical_texts(destination, self._topic_exchange)
@@ -106,7 +108,7 @@ class DestinationRules:
         try:
             asked = parse(text)
         except StompError:
-            # A rule may make a valid destination of it.
+            # A rule may rewrite it to a valid destination.
             bound, wildcards = _first_match(rules, (text,))
             if bound is None or bound.to is None:
                 raise
@@ -152,7 +154,7 @@ def _bind(pattern: Pattern, login: bytes) -> Pattern:
 
 
 def concerns(logins: tuple[Pattern, ...], login: bytes) -> bool:
-    """Whether a rule for some logins is about this one; without any it is about all."""
+    """Whether a rule for these logins applies to this one. Without any it applies to all."""
     return not logins or any(pattern.match(login) is not None for pattern in logins)
 
 
@@ -166,4 +168,4 @@ def _first_match(rules: Iterable[_Bound], canonical: tuple[bytes, ...]) -> tuple
 
 
 NO_DESTINATION_RULES: Final = DestinationRules(VirtualHost(name=""), b"")
-"""Every destination is allowed."""
+"""Rules that allow every destination."""

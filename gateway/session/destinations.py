@@ -1,7 +1,7 @@
-"""Destinations: the client's text, its meaning on the broker, and the text that a MESSAGE shows.
+"""Destinations: the client's text, its route on the broker, and the text in a MESSAGE.
 
-RabbitMQ's adapter splits at slashes before it unescapes, and ``%2F`` is the only escape it reads, though it writes
-more of them. Both directions are kept exactly, because queue names and replies depend on them.
+RabbitMQ's adapter splits at slashes before it unescapes. It reads only the escape ``%2F``, but writes others, too. The
+gateway does exactly the same, because queue names and replies depend on it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ REPLY_QUEUE: Final = b"/reply-queue/"
 TEMP_QUEUE: Final = b"/temp-queue/"
 _TOPIC: Final = b"/topic/"
 
-# The plugin's text, whatever else the gateway knows: transcripts compare it.
+# The plugin's text, even if the gateway knows more kinds: transcripts compare it.
 _VALID_TYPES: Final = b"/temp-queue, /exchange, /topic, /queue, /amq/queue, /reply-queue/"
 _ROUTABLE: Final = (b"/exchange", b"/topic", b"/queue", b"/amq/queue", REPLY_QUEUE)
 _SHOWN_ESCAPED: Final = re.compile(rb"[\x00-\x1f%/\x80-\xff]")
 
 
 class DestinationKind(Enum):
-    """The kinds of destinations; the value is the word for it in an ERROR."""
+    """The kinds of destinations. The value is the word for the kind in an ERROR."""
 
     QUEUE = b"queue"
     TOPIC = b"topic"
@@ -46,19 +46,19 @@ _PREFIXES: Final = {
     DestinationKind.TEMP_QUEUE: b"/temp-queue",
 }
 
-# All but /reply-queue, which is one only with a slash after it.
+# Without /reply-queue, which needs a slash after it.
 _BY_PREFIX: Final = {prefix: kind for kind, prefix in _PREFIXES.items() if kind is not DestinationKind.REPLY_QUEUE}
 
 KIND_NAMES: Final = {kind: prefix[1:].replace(b"/", b"-").decode() for kind, prefix in _PREFIXES.items()}
-"""The kinds as metrics and the journal's features name them: their prefixes, written with a hyphen."""
+"""The names of the kinds in metrics and the journal: their prefixes, with hyphens for slashes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A destination, parsed.
+    """A parsed destination, unescaped.
 
-    ``name`` is the queue, the topic's routing key or the exchange; ``key`` the routing key of an exchange destination,
-    empty otherwise. Bytes, unescaped.
+    ``name``: the queue, the topic's routing key, or the exchange. ``key``: the routing key of an exchange destination,
+    otherwise empty.
     """
 
     kind: DestinationKind
@@ -66,9 +66,9 @@ class Destination:
     key: bytes = b""
 
     def route(self, topic_exchange: bytes) -> tuple[bytes, bytes]:
-        """Exchange and routing key that a message for this destination is published with.
+        """The exchange and routing key with which messages for this destination are published.
 
-        ``topic_exchange`` is the virtual host's default topic exchange. Every mention of ``amq.topic`` means this one.
+        ``topic_exchange``: the virtual host's default topic exchange, which also replaces ``amq.topic``.
         """
         if self.kind is DestinationKind.TOPIC:
             return topic_exchange, self.name
@@ -86,7 +86,7 @@ def parse(text: bytes) -> Destination:
     """Parse a destination header.
 
     Raises:
-        StompError: "Invalid destination" or "Unknown destination"; the connection stays open.
+        StompError: "Invalid destination" or "Unknown destination".
     """
     if not text:
         raise StompError("Invalid destination", "Destination cannot be blank")
@@ -106,7 +106,7 @@ def parse(text: bytes) -> Destination:
 
 
 def kind_of(text: bytes) -> DestinationKind:
-    """The kind of a destination that is valid, or that a rule turns into a valid one."""
+    """The kind of a destination by its prefix. The rest may be invalid, if a rule makes it valid."""
     try:
         return parse(text).kind
     except StompError:
@@ -132,22 +132,22 @@ def _invalid(kind: DestinationKind, rest: bytes) -> StompError:
 
 
 def canonical_texts(destination: Destination, topic_exchange: bytes) -> tuple[bytes, ...]:
-    """The texts that an operator's patterns are matched with: the destination's own, then that of what it means.
+    """The texts to match with an operator's patterns: the destination's own, and then those of its queue or topic.
 
-    For example ``/amq/queue/a`` also means ``/queue/a``, and ``/exchange/amq.topic/b`` also means ``/topic/b``.
+    For example, ``/amq/queue/a`` also gives ``/queue/a``, and ``/exchange/amq.topic/b`` also gives ``/topic/b``.
     """
     name = _without_slashes(destination.name)
     kind = destination.kind
     exchange, _ = destination.route(topic_exchange)
     if kind is not DestinationKind.EXCHANGE:
         own = b"%b/%b" % (_PREFIXES[kind], name)
-        # A temporary queue's name is the session's, and not the broker's.
+        # The name of a temporary queue is local to the session.
         is_queue_by_name = not exchange and kind not in (DestinationKind.QUEUE, DestinationKind.TEMP_QUEUE)
         return (own, b"/queue/" + name) if is_queue_by_name else (own,)
     key = _without_slashes(destination.key)
     own_ones = [b"/exchange/%b/%b" % (each, key) for each in dict.fromkeys((name, _without_slashes(exchange)))]
     if not key:
-        # A slash after the exchange makes no difference to the destination, but it does to a pattern.
+        # A slash after the exchange does not change the destination, but patterns distinguish it.
         own_ones = [each for own in own_ones for each in (own[:-1], own)]
     return (*own_ones, b"/topic/" + key) if exchange == topic_exchange else tuple(own_ones)
 
@@ -157,7 +157,7 @@ def _without_slashes(part: bytes) -> bytes:
 
 
 def not_for(command: bytes, text: bytes) -> StompError:
-    """The error for a temp-queue destination outside reply-to."""
+    """Make the error for a temp-queue destination outside reply-to. ``command``: SEND or SUBSCRIBE."""
     return StompError("Invalid destination", b"'%b' is not a valid destination for '%b'\n" % (text, command))
 
 
@@ -170,7 +170,7 @@ def _escape(part: bytes) -> bytes:
 
 
 def message_destination(exchange: bytes, routing_key: bytes) -> bytes:
-    """The destination header of a MESSAGE: where it was sent to, which may differ from the subscription's."""
+    """The destination header of a MESSAGE: where it was published, which may differ from the subscription's."""
     key = _escape(routing_key)
     if not exchange:
         return b"/queue/" + key
@@ -181,9 +181,9 @@ def message_destination(exchange: bytes, routing_key: bytes) -> bytes:
 
 
 def with_dots(text: bytes) -> bytes:
-    """A destination as clients of brokers that separate the words of a topic by slashes mean it.
+    """Translate a destination of a client that separates the words of a topic by slashes, as other brokers do.
 
-    ``/topic/a/b`` is ``/topic/a.b``, and ``**`` at the end, which stands for any number of words, is ``#``.
+    ``/topic/a/b`` becomes ``/topic/a.b``, and a final ``**``, for any number of words, becomes ``#``.
     """
     if not text.startswith(_TOPIC):
         return text
@@ -193,32 +193,32 @@ def with_dots(text: bytes) -> bytes:
 
 
 def with_slashes(destination: bytes) -> bytes:
-    """The destination header of a MESSAGE for such clients."""
+    """The destination header of a MESSAGE for a client that separates words by slashes."""
     return destination.replace(b".", b"/") if destination.startswith(_TOPIC) else destination
 
 
 def message_reply_to(reply_to: bytes) -> bytes:
-    """The reply-to header of a MESSAGE: a text that is not a destination is taken for the name of a queue."""
+    """The reply-to header of a MESSAGE. A text that is not a destination becomes that of a queue with this name."""
     return reply_to if reply_to.startswith(_ROUTABLE) else REPLY_QUEUE + reply_to
 
 
 TEMP_QUEUE_OF_NEXT: Final = "stomp.gen-"
-"""What the name of the queue behind a ``/temp-queue/`` begins with in the plugin's next version."""
+"""The prefix of the queue's name for ``/temp-queue/<id>`` in the plugin's next release."""
 
 SUBSCRIPTION_QUEUE: Final = b"stomp-subscription-"
-"""How the name of a topic subscription's queue begins."""
+"""The prefix of the queue's name for a topic subscription."""
 
 
 def durable_queue_name(routing_key: bytes, subscription_id: bytes, *, next_release: bool = False) -> bytes:
-    """The queue name of a durable topic subscription, the one that RabbitMQ's adapter computes.
+    """The queue name of a durable topic subscription, as RabbitMQ's adapter computes it.
 
-    It is a hash of routing key and id in Erlang's external term format; exchange and virtual host play no part. Every
-    released version encodes the two as lists of bytes. The next one encodes them as binaries (``next_release``), and so
-    does not find the queues of earlier versions.
+    It is a hash of routing key and id in Erlang's external term format; exchange and virtual host do not matter. All
+    released versions encode both as lists of bytes. With ``next_release`` they are binaries, so that release does not
+    find the queues of earlier ones.
     """
     encoded = _erlang_binary if next_release else _erlang_string
     term = b"\x83h\x02" + encoded(routing_key) + encoded(subscription_id)
-    # MD5 because the name must be the adapter's; nothing secret depends on it.
+    # RabbitMQ's adapter uses MD5. No secret depends on it.
     return subscription_queue_name(md5(term, usedforsecurity=False).digest())
 
 

@@ -1,4 +1,7 @@
-"""DISCONNECT, and the end of the gateway: wait for confirms, close the channels, then send the last frame."""
+"""The orderly end of a session, on DISCONNECT or when the gateway stops.
+
+The session waits for confirms, closes its channels, and then sends the last frame.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from gateway.stomp.frame import Frame
 
 
 class DisconnectHandler:
-    """The orderly end of a session."""
+    """Ends a session in order."""
 
     __slots__ = ("_confirms", "_context", "_on_drained", "_stopping", "_transactions", "is_waiting")
 
@@ -22,13 +25,13 @@ class DisconnectHandler:
         self._confirms = confirms
         self._transactions = transactions
         self._stopping = False
-        # Whether the session is about to end, so that ``advance`` may have something to do.
+        # True once the session is about to end, so that ``advance`` may have something to do.
         self.is_waiting = False
-        # What happens once everything is confirmed and all channels are closed.
+        # Called once everything is confirmed and all channels are closed.
         self._on_drained: Callable[[], None] | None = None
 
     def disconnect(self, frame: Frame) -> None:
-        """DISCONNECT."""
+        """Begin the end that the client asks for. The RECEIPT comes last."""
 
         def on_drained() -> None:
             self._context.send_receipt(frame)
@@ -49,22 +52,22 @@ class DisconnectHandler:
             self._stopping = self.is_waiting = True
             self.advance()
         elif context.state in (State.CONNECTING, State.AUTHENTICATING):
-            self._say_shutting_down()
+            self._send_shutdown_error()
 
-    def _say_shutting_down(self) -> None:
+    def _send_shutdown_error(self) -> None:
         text = "The gateway is stopping; connect again.\n"
         self._context.fail(error_frames.closing("Shutting down", text, CloseReason.SHUTDOWN))
 
     def advance(self) -> None:
-        """Take the next step if the session is about to end. Called after everything that the end may wait for."""
+        """Take the next step toward the end, if that has begun. Call it after every event."""
         context = self._context
         if context.state is State.CONNECTED:
-            # The frame under way is finished first.
+            # A frame that is being carried out is finished first.
             is_idle = not context.pending.asked and not context.pending.must_retry
             if self._stopping and is_idle and self._transactions.committing is None:
-                self._drain(self._say_shutting_down)
+                self._drain(self._send_shutdown_error)
         elif context.state is State.DRAINING and not context.pending.asked and not self._confirms:
-            # This replaces a recovery: nothing is left that needs one.
+            # Nothing needs a recovery any more: this operation replaces it.
             context.subscriptions.stop_deliveries()
             context.ask(ops.CloseUpstream(), None)
 
@@ -76,7 +79,7 @@ class DisconnectHandler:
         self.advance()
 
     def upstream_closed(self, event: ops.UpstreamClosed) -> None:
-        """All channels are closed, and the broker has handled everything sent on them."""
+        """Send the last frame: all channels are closed, and the broker has handled everything on them."""
         on_drained, self._on_drained = self._on_drained, None
         if on_drained is not None:
             on_drained()

@@ -18,16 +18,16 @@ _HTTP_TEXT: Final = (
 HTTP_ANSWER: Final = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
 ) % (len(_HTTP_TEXT), _HTTP_TEXT)
-"""For a client that does not speak STOMP and would not understand an ERROR."""
+"""The answer to an HTTP client, which would not understand an ERROR."""
 
 _ACCESS_REFUSED: Final = 403
 _PRECONDITION_FAILED: Final = 406
 _NOT_ALLOWED: Final = 530
 _NOT_IMPLEMENTED: Final = 540
 
-# Bytes of a client's text that an ERROR repeats.
+# The most bytes of a client's text that an ERROR repeats.
 LONGEST_NAME: Final = 255
-# Where Erlang breaks the lines of a long list.
+# The width at which Erlang breaks the lines of a long list.
 _LINE: Final = 78
 _ERLANG_ESCAPES: Final = {
     8: b"\\b", 9: b"\\t", 10: b"\\n", 11: b"\\v", 12: b"\\f", 13: b"\\r", 27: b"\\e", 34: b'\\"', 92: b"\\\\",
@@ -58,22 +58,22 @@ _AMQP_NAMES: Final = {
 # RabbitMQ's words when it refuses because of an expired token, and when it closes the connection (4.3 and later).
 _REFUSED_FOR_AGE: Final = "token has expired"
 _CLOSED_FOR_AGE: Final = "credential expired"
-# RabbitMQ's words for a user-id that is not the sender's.
+# RabbitMQ's words for a user-id that is not the user's.
 _FORGED_USER: Final = "user_id property set to"
-# What RabbitMQ writes in front of a reply text: the error's name in capitals.
+# RabbitMQ's reply texts begin with the error's name in capitals.
 _NAME_IN_TEXT: Final = re.compile(r"[A-Z]+(?:_[A-Z]+)* - ")
 # RabbitMQ's adapter checks the permission to read a topic itself, and answers without the error's name.
 _TOPIC_REFUSED: Final = re.compile(r"ACCESS_REFUSED - (?=(?:read )?access to topic )")
 
 
 class ErrorText:
-    """The text of an error, which makes a new `StompError` of it with each call.
+    """The template of an error. Each call returns a new `StompError`.
 
     Args:
         message: the ERROR's message header.
-        body: each ``%b``, ``%d`` and ``%g`` stands for a word that is given with the call.
-        close: why the session ends with it, if it does.
-        as_term: the one word is shown as Erlang prints a list of bytes.
+        body: the body, with ``%b``, ``%d`` and ``%g`` for the arguments of the call.
+        close: if the error ends the session, the reason for that.
+        as_term: show the only argument as Erlang prints a list of bytes.
     """
 
     def __init__(self, message: str, body: bytes, close: CloseReason | None = None, *, as_term: bool = False) -> None:
@@ -83,7 +83,7 @@ class ErrorText:
         self._is_term = as_term
 
     def __call__(self, *words: bytes | str | float) -> StompError:
-        """Make an error with these words. Bytes are a client's, so they are cut."""
+        """Make an error with these arguments. Bytes come from clients, and are cut after 255."""
         return StompError(self._message, self._body % tuple(map(self._shown, words)), self._close)
 
     def _shown(self, word: bytes | str | float) -> bytes | float:
@@ -94,7 +94,7 @@ class ErrorText:
 
 
 def _as_erlang(term: bytes, template: bytes) -> bytes:
-    """Bytes as Erlang prints a list of them: as text in quotes, or as numbers if one of them is not printable Latin-1.
+    """Show bytes as Erlang prints a list: as text in quotes, or as numbers if any is not printable Latin-1.
 
     A long list takes several lines, which begin below the ``%b`` of the template.
     """
@@ -118,12 +118,12 @@ version_mismatch: Final = ErrorText("Version mismatch", b"Supported versions are
 not_connected: Final = ErrorText("Illegal command", b"You must log in using CONNECT first")
 # RabbitMQ's adapter closes without an ERROR.
 already_connected: Final = ErrorText("Illegal command", b"You are already connected.", CloseReason.PROTOCOL_ERROR)
-# The client has to connect again, perhaps to another gateway.
+# It closes the connection, so that the client reconnects, perhaps to another gateway.
 broker_unreachable: Final = ErrorText(
     "Upstream unavailable", b"The message broker cannot be reached; try again later.\n", CloseReason.BROKER_UNREACHABLE
 )
 certificate_unreadable: Final = ErrorText("Bad CONNECT", b"The name in the client's certificate cannot be read.\n")
-# The user, address, virtual host or listener that has the limit, and the limit.
+# Arguments: the user, address, virtual host or listener that has the limit, and the limit.
 too_many_sessions: Final = ErrorText(
     "Session limit reached",
     b"%b has %d sessions, as many as are allowed; close one, or try again later.\n",
@@ -134,7 +134,7 @@ too_many_connections: Final = ErrorText(
     b"%b has %d connections, as many as are allowed; try again later.\n",
     CloseReason.SESSION_LIMIT,
 )
-# A login that is refused without asking the broker: for how many seconds.
+# Argument: the seconds until the lock-out ends.
 too_many_failed_logins: Final = ErrorText(
     "Too many failed logins",
     b"Too many logins from this address have failed; try again in %d seconds.\n",
@@ -142,35 +142,35 @@ too_many_failed_logins: Final = ErrorText(
 )
 token_expired: Final = ErrorText(
     "Token expired",
-    b"The token that you logged in with, or sent since, has expired; connect again with another.\n",
+    b"Your token has expired; connect again with a new one.\n",
     CloseReason.TOKEN_EXPIRED,
 )
-# The broker refuses a new token, for this reason; the session goes on with the old one.
+# The session continues with the old token. Argument: the reason.
 token_refused: Final = ErrorText("Token refused", b"The token was not accepted: %b\n")
 
 # Frames and headers.
 
-# Bytes that break the grammar of STOMP or a limit.
+# Argument: the text of the decoder's FrameError.
 malformed: Final = ErrorText("Malformed frame", b"%b\n", CloseReason.MALFORMED_FRAME)
-# A SEND that is larger than so many bytes and was read to its end; the session goes on.
+# For a SEND whose body was skipped, so that the session continues.
 oversized: Final = ErrorText("Malformed frame", b"the frame is larger than %d octets\n")
 bad_command: Final = ErrorText("Bad command", b"Could not interpret command %b\n", as_term=True)
 # A header with an invalid value, in the terse words of RabbitMQ's adapter.
 processing_error: Final = ErrorText("Processing error", b"Processing error")
-# Command and header.
+# Arguments: command and header.
 missing_header: Final = ErrorText("Missing header", b'"%b" must include the "%b" header\n')
 invalid_ack_id: Final = ErrorText("Invalid header", b'"%b" must include a valid "%b" header\n')
-# Header and size.
+# Arguments: header and size in bytes.
 too_long: Final = ErrorText("Invalid header", b"The value of '%b' has %d octets; AMQP carries at most 255 there.\n")
 not_for_amqp: Final = ErrorText("Invalid header", b"AMQP cannot carry these headers: %b.\n")
 not_text: Final = ErrorText("Invalid header", b"The value of '%b' must be UTF-8 to name something on the broker.\n")
 
 # SEND.
 
-# Of SEND or SUBSCRIBE.
+# Argument: SEND or SUBSCRIBE.
 missing_destination: Final = ErrorText("Missing destination", b"\"%b\" must include a 'destination' header\n")
 forbidden_message_id: Final = ErrorText("Invalid header", b"'message-id' is not allowed on 'SEND'.\n")
-# Command, destination and login; in the form of a refusal by the broker.
+# In the form of a refusal by the broker. Arguments: command, destination and login.
 destination_denied: Final = ErrorText(
     _AMQP_NAMES[_ACCESS_REFUSED],
     b"ACCESS_REFUSED - a destination rule of the gateway denies %b to '%b' for user '%b'",
@@ -178,16 +178,16 @@ destination_denied: Final = ErrorText(
 )
 impossible_rewrite: Final = ErrorText(
     "Invalid destination",
-    b"A destination rule of the gateway turns '%b' into '%b', which is not a valid destination.\n",
+    b"A destination rule of the gateway rewrites '%b' to '%b', which is not a valid destination.\n",
 )
-# The broker's basic.nack of a message for this destination.
+# The broker answered with basic.nack. Argument: destination.
 rejected: Final = ErrorText("Message rejected", b"The broker did not accept the message for '%b'.\n")
-# Destination, and the broker's text.
+# Arguments: destination, and the broker's reply text.
 unroutable: Final = ErrorText("Unroutable message", b"No queue received the message for '%b': %b\n")
-# The broker takes no messages, for so long; this one is not published.
+# For a SEND that is refused instead of held. Argument: the setting `hold_sends_for`.
 not_taken: Final = ErrorText(
     "Upstream unavailable",
-    b"The message broker has taken no messages for at least %g seconds; this one was not sent.\n",
+    b"The message broker has accepted no messages for at least %g seconds; this one was not sent.\n",
 )
 
 # SUBSCRIBE, UNSUBSCRIBE, ACK and NACK.
@@ -196,8 +196,8 @@ durable_needs_id: Final = ErrorText("Missing Header", b"Header 'id' is required 
 invalid_selector: Final = ErrorText("Invalid selector", b"The selector cannot be read: %b.\n")
 selector_on_queue: Final = ErrorText(
     "Invalid selector",
-    b"Only a subscription to /topic or /exchange, without x-queue-name, may have a selector: another consumer of a "
-    b"queue may want the messages that this one does not select.\n",
+    b"Only a subscription to /topic or /exchange, without x-queue-name, may have a selector: a queue may have other "
+    b"consumers, which would lose the messages that the selector does not match.\n",
 )
 duplicate_subscription: Final = ErrorText(
     "Duplicated subscription identifier",
@@ -208,20 +208,20 @@ missing_subscription_name: Final = ErrorText(
     "Missing destination or id", b"UNSUBSCRIBE must include a 'destination' or 'id' header"
 )
 temporary_unsubscribe: Final = ErrorText("Invalid id", b"UNSUBSCRIBE 'id' may not start with /temp-queue/\n")
-# For example ``id='x'``.
+# Argument: for example ``id='x'``.
 no_subscription: Final = ErrorText(
     "No subscription found",
     b"UNSUBSCRIBE must refer to an existing subscription.\nSubscription to %b not found.\n",
     as_term=True,
 )
-# The subscription has ended, or is another session's.
+# The subscription has ended, or is another session's. Argument: the ack id.
 message_without_subscription: Final = ErrorText(
     "Subscription not found", b"Message with id %b has no subscription", as_term=True
 )
-# The broker is not asked about a NACK for this destination: it would close the whole link.
+# The gateway does not pass such a NACK on, because the broker would close the whole link. Argument: destination.
 stream_takes_nothing_back: Final = ErrorText(
     _AMQP_NAMES[_NOT_IMPLEMENTED],
-    b"NOT_IMPLEMENTED - a stream takes no message back: NACK is not possible for '%b'",
+    b"NOT_IMPLEMENTED - messages cannot be returned to a stream: NACK is not possible for '%b'",
     CloseReason.BROKER_ERROR,
 )
 
@@ -230,7 +230,7 @@ stream_takes_nothing_back: Final = ErrorText(
 missing_transaction: Final = ErrorText("Missing transaction", b"\"%b\" must include a 'transaction' header\n")
 bad_transaction: Final = ErrorText("Bad transaction", b"Invalid transaction identifier: %b\n", as_term=True)
 too_many_transactions: Final = ErrorText("Transaction limit exceeded", b"Too many concurrent transactions (limit %d)")
-# Actions or bytes.
+# Arguments: "actions" or "bytes", and the limit.
 transaction_too_large: Final = ErrorText("Transaction too large", b"Too many %b in transaction (limit %d)")
 transaction_too_old: Final = ErrorText(
     "Transaction expired", b'Transaction "%b" was open for too long and has been aborted.\n'
@@ -240,8 +240,8 @@ commit_rejected: Final = ErrorText(
 )
 commit_interrupted: Final = ErrorText(
     "Transaction interrupted",
-    b"The connection to the broker was lost. The messages that it acknowledges will be delivered again; nothing was "
-    b"acknowledged.\n",
+    b"The connection to the broker was lost. The messages that the transaction acknowledges will be delivered again; "
+    b"nothing was acknowledged.\n",
 )
 commit_unroutable: Final = ErrorText(
     "Unroutable message", b"A message of the transaction reached no queue; nothing was acknowledged.\n"
@@ -249,7 +249,7 @@ commit_unroutable: Final = ErrorText(
 
 # The broker.
 
-# Seconds, and what it was asked.
+# Arguments: seconds, and the operation's ``purpose``.
 operation_timeout: Final = ErrorText(
     "Broker timeout",
     b"The broker did not answer within %g seconds. The gateway asked it %b.\n",
@@ -260,11 +260,10 @@ operation_timeout: Final = ErrorText(
 def broker_error(
     code: int, text: str, settings: VirtualHost, close: CloseReason | None = CloseReason.BROKER_ERROR
 ) -> StompError:
-    """An error of the broker that closed a channel or a link: its name as message, its text as body.
+    """The error for a reply code and text of the broker: the code's name as message, the text as body.
 
-    It ends the session for the reason ``close``, if there is one.
-
-    If the broker refuses or closes because the session's token has expired, this is the error for that.
+    If the reason is an expired token of the client, this is `token_expired`. ``close``: why the error ends the session;
+    None if it does not.
     """
     is_closed = _CLOSED_FOR_AGE in text and settings.token_renewal is not False
     if is_closed or (_REFUSED_FOR_AGE in text and settings.token_renewal):
@@ -278,12 +277,12 @@ def broker_error(
 
 
 def topic_refused(code: int, text: str, settings: VirtualHost) -> StompError:
-    """The broker's refusal of a subscription to a topic, for whatever reason."""
+    """The broker refused a subscription to a topic, for any reason."""
     return broker_error(code, _TOPIC_REFUSED.sub("", text), settings)
 
 
 def access_revoked(text: str, subscription: bytes, settings: VirtualHost, *, is_topic: bool) -> StompError:
-    """The refusal that a SUBSCRIBE would get now, for an existing subscription. Only that subscription ends."""
+    """The user may no longer have this subscription. Only the subscription ends, and not the session."""
     text = _TOPIC_REFUSED.sub("", text) if is_topic else text
     error = broker_error(_ACCESS_REFUSED, text, settings, close=None)
     error.subscription = subscription
@@ -291,35 +290,35 @@ def access_revoked(text: str, subscription: bytes, settings: VirtualHost, *, is_
 
 
 def login_revoked(text: str, settings: VirtualHost) -> StompError:
-    """A login that the broker does not accept any more; ``text`` may have another code, which stands in it."""
+    """The broker no longer accepts the login. ``text``: its reply text, which names its own code."""
     return broker_error(_ACCESS_REFUSED, text, settings, CloseReason.ACCESS_REVOKED)
 
 
 def unknown_delivery_tag(tag: int, settings: VirtualHost) -> StompError:
-    """The broker's answer to an acknowledgement of an unknown delivery, given without asking it."""
+    """The broker's answer to an acknowledgement of an unknown delivery. The gateway gives it without asking."""
     if settings.next_release:
         return StompError("Message not found", f"unknown delivery tag {tag}\n")
     return broker_error(_PRECONDITION_FAILED, f"PRECONDITION_FAILED - unknown delivery tag {tag}", settings)
 
 
 def bad_connect(body: str | bytes) -> StompError:
-    """A CONNECT that the broker or the configuration refuses; the client may try again."""
+    """The broker or the configuration refuses a CONNECT. The client may send another."""
     return StompError("Bad CONNECT", body)
 
 
 def access_refused(login: bytes, settings: VirtualHost) -> StompError:
-    """A login that the broker refuses, or a name in a certificate that has no user."""
+    """The broker refuses the login, or a certificate names no user."""
     end = b"" if settings.next_release else b"\n"
     return bad_connect(b"Access refused for user '%b'%b" % (login[:LONGEST_NAME], end))
 
 
 def virtual_host_denied(name: bytes) -> StompError:
-    """A virtual host that is not there, is full, or denies the user."""
+    """The virtual host does not exist, is full, or denies the user."""
     return bad_connect(b"Virtual host '%b' access denied" % name)
 
 
 def unknown_virtual_host(name: bytes) -> StompError:
-    """A name that no virtual host of the configuration has, but could have."""
+    """No virtual host of the configuration has this name or alias."""
     body = (
         b"Virtual host '%b' access denied\n"
         b"The gateway has no virtual host of this name. If clients are right to send it as 'host', add it to 'aliases' "
@@ -329,7 +328,7 @@ def unknown_virtual_host(name: bytes) -> StompError:
 
 
 def login_failed(code: int, text: str, login: bytes, settings: VirtualHost) -> StompError:
-    """The broker's refusal of connection.start-ok (403), of connection.open (530), or of anything else."""
+    """The broker refused connection.start-ok (403), connection.open (530), or anything else during the login."""
     if code == _ACCESS_REFUSED:
         return access_refused(login, settings)
     if code == _NOT_ALLOWED:
@@ -338,16 +337,15 @@ def login_failed(code: int, text: str, login: bytes, settings: VirtualHost) -> S
 
 
 def name_too_long(name: bytes) -> StompError:
-    """A header name that AMQP cannot carry."""
+    """A header name is too long for AMQP."""
     body = b"The header name '%b...' has %d octets; AMQP carries at most 255.\n" % (name[:64], len(name))
     return StompError("Invalid header", body)
 
 
 def subscription_cancelled(description: bytes | None, subscription: bytes) -> StompError:
-    """The broker cancelled a consumer, because its queue was deleted for instance.
+    """The broker cancelled a consumer, for example because its queue was deleted.
 
-    ``description`` is for example ``id='x'``, or None for the queue of a reply-to; ``subscription`` the ERROR's
-    header of that name.
+    ``description``: for example ``id='x'``; None for the queue of a reply-to. ``subscription``: the ERROR's header.
     """
     template = b"The server has canceled a subscription.\nNo more messages will be delivered for %b.\n"
     shown = b"undefined" if description is None else _as_erlang(description[:LONGEST_NAME], template)
@@ -355,21 +353,21 @@ def subscription_cancelled(description: bytes | None, subscription: bytes) -> St
 
 
 def closing(message: str, body: str, reason: CloseReason) -> StompError:
-    """The gateway closes a session for its own reasons."""
+    """The gateway closes the session."""
     return StompError(message, body, close=reason)
 
 
 def closed_for(error: StompError, reason: CloseReason) -> StompError:
-    """The same error, but it closes the connection."""
+    """Copy an error, with a reason to close the session."""
     closing = StompError(error.message, error.body, reason, error.subscription)
     closing.refused_login = error.refused_login
     return closing
 
 
 def encode_error(error: StompError, receipt: bytes | None) -> bytes:
-    """Encode the ERROR frame for an error, and for the receipt header of its cause (STOMP 1.2, "ERROR").
+    """Encode an ERROR frame (STOMP 1.2, "ERROR"). ``receipt``: the receipt header of the frame that caused it.
 
-    The version header names all versions, whatever was negotiated, as the one of RabbitMQ's adapter does.
+    Like RabbitMQ's adapter, the gateway puts all versions into the version header, whatever was negotiated.
     """
     headers = [
         (b"message", error.message.encode()),

@@ -1,4 +1,4 @@
-"""The protocol of a session's observer, such as the journal. The session calls it, and decides nothing by it."""
+"""The interface of a session's observer, such as the journal. Nothing that it returns affects the client."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ if TYPE_CHECKING:
 
 
 class SessionObserver(Protocol):
-    """Called when a session does something after its login.
+    """Learns what a session does after its login.
 
-    Messages are counted by counters, one for each header block of SEND and one for each subscription. The session asks
-    for each counter once and calls it directly.
+    For messages, the session asks for one counter per header block of SEND and per subscription, and calls these.
     """
 
     @property
     def header_values(self) -> Collection[bytes]:
-        """Names of the headers of SEND whose values it looks at."""
+        """The names of the SEND headers whose values ``sends`` looks at."""
 
     @property
     def stamp(self) -> Callable[[], bytes] | None:
-        """Gives the time for a message that is published now (`correlation`); None if messages shall not carry it."""
+        """Returns the encoded time of publishing, for `correlation`; None if messages do not carry it."""
 
     def sends(self, cached_publish: CachedPublish, headers: Mapping[bytes, bytes]) -> SendCounter:
-        """A SEND has a new header block. Returns the counter for all messages with these headers."""
+        """Note a SEND with a new header block. Returns the counter for its messages."""
 
     def subscribing(self, operation: ops.Subscribe, queue: QueueSpec | None) -> DeliveryCounter | None:
-        """The broker is asked for a subscription. Returns the counter for its messages, which may precede the answer.
+        """Note that the broker is asked for a subscription. Returns the counter for its messages, or None.
 
-        ``queue`` is its queue, even if that is declared already; None if the gateway does not declare one.
+        Messages may arrive before ``subscribed``. ``queue``: its queue, even if it is declared already; None if the
+        gateway does not declare it.
         """
 
     def subscribed(self, operation: ops.Subscribe, queue_name: str) -> None:
-        """A subscription began, on this queue."""
+        """Note that a subscription consumes this queue."""
 
     def unsubscribed(self, subscription: Subscription, how: str, *, is_left: bool = False) -> None:
-        """A subscription is about to end.
+        """Note that a subscription is about to end.
 
-        ``how``: ``unsubscribe``, ``deleted`` with its queue, ``cancelled`` by the broker, or ``revoked``.
-        ``is_left``: its unsettled deliveries stay with the session, which may still settle them.
+        ``how``: ``unsubscribe``, ``deleted`` (with its queue), ``cancelled`` (by the broker) or ``revoked``.
+        ``is_left``: the client may still settle the subscription's deliveries.
         """
 
     def queue_away(self, subscription: Subscription) -> None:
-        """A subscription waits for its queue, whose node is away."""
+        """Note that a subscription waits for its queue, whose node is away."""
 
     def queue_back(self, subscription: Subscription) -> None:
-        """It waits no longer."""
+        """Note that a subscription no longer waits for its queue."""
 
     def used(self, feature: str) -> None:
-        """The client uses a feature, perhaps for the first time."""
+        """Note that the client uses a feature, perhaps not for the first time."""

@@ -1,8 +1,7 @@
-"""Operations that a session asks the broker for, and events: their outcome, and what happens at the broker.
+"""Operations, which a session asks of the broker, and events: answers to operations, and what happens at the broker.
 
-A session has one operation under way, or several SUBSCRIBEs; later frames wait. Publishing, acknowledging and
-delivering are not operations: they are bytes, and never wait. The ``purpose`` of an operation is the request in words,
-for an ERROR.
+A session has one operation under way, or several SUBSCRIBEs, while later frames wait. Publishing, acknowledging and
+delivering are not operations: they are bytes and never wait. ``purpose`` says in an ERROR what the broker was asked.
 """
 
 from __future__ import annotations
@@ -19,30 +18,29 @@ from gateway.session.subscription import Subscription
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Let the broker decide on credentials and virtual host.
+    """Let the broker check credentials and virtual host. Answered by LoggedIn, LoginFailed or LoginNotTried.
 
-    Answered by LoggedIn, LoginFailed or LoginNotTried.
+    ``is_from_file``: the passcode is not the client's, but the operator's, from the configuration.
     """
 
     settings: VirtualHost
     login: bytes
     passcode: bytes
     is_from_file: bool = False
-    """Whether the passcode is the operator's, from the configuration, and the client did not send it."""
 
     purpose: ClassVar[str] = "to check the login"
 
     def __repr__(self) -> str:
-        # The passcode stays out of every log and traceback.
+        # Keeps the passcode out of logs and tracebacks.
         return f"Login({self.settings.name!r}, {self.login!r})"
 
 
 @dataclass(frozen=True, slots=True)
 class PreparePublisher:
-    """Open the session's publishing channel if there is none yet, switch on confirms, declare a queue.
+    """Open the publishing channel if there is none, switch on confirms if asked to, and declare the queue if given.
 
-    With ``is_fresh`` the channel is replaced first, once nothing on it waits for a confirm, unless it was replaced a
-    moment ago. Answered by PublisherPrepared or OperationFailed.
+    With ``is_fresh``, the channel is first replaced, after all its messages are confirmed, unless it is itself a recent
+    replacement. Answered by PublisherPrepared or OperationFailed.
     """
 
     confirms: bool
@@ -58,10 +56,10 @@ class PreparePublisher:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """Cancel a subscription's consumer, return unsettled messages, and delete a queue if one is named.
+    """Cancel a subscription's consumer, requeue its unsettled messages, and delete the queue, if one is named.
 
-    With ``keeps_up_to`` the client may still settle the deliveries up to this tag: only later ones are returned, and
-    the channel stays until this is requested again without it.
+    With ``keeps_up_to``, the client may still settle the deliveries up to this tag. Only later ones are requeued, and
+    the channel stays open until another Unsubscribe without ``keeps_up_to``.
 
     Answered by Unsubscribed or OperationFailed.
     """
@@ -78,7 +76,7 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class RenewToken:
-    """Let the broker decide on another token, and use it on all links of the session.
+    """Let the broker check a new token, and use it on all links of the session.
 
     Answered by TokenRenewed or TokenRefused.
     """
@@ -90,14 +88,14 @@ class RenewToken:
 
 @dataclass(frozen=True, slots=True)
 class CloseUpstream:
-    """Close every channel of the session in an orderly way. Answered by UpstreamClosed."""
+    """Close every channel of the session, after the broker has handled everything on it. Answered by UpstreamClosed."""
 
     purpose: ClassVar[str] = "to close the session's channels"
 
 
 @dataclass(frozen=True, slots=True)
 class FindQueues:
-    """Find out whether one of these queues, by their names, is deleted or away. Answered by QueuesFound."""
+    """Find out whether any of the queues with these names is deleted or away. Answered by QueuesFound."""
 
     queues: tuple[str, ...]
 
@@ -106,14 +104,18 @@ class FindQueues:
 
 @dataclass(frozen=True, slots=True)
 class Recover:
-    """Bring back what went with a lost link, as soon as a broker answers. Answered by Recovered or RecoveryFailed.
+    """Restore what was lost with a link, as soon as a broker answers. Answered by Recovered or RecoveryFailed.
 
-    ``subscriptions`` are to consume again, in this order. Then, if ``publishing``, a publishing channel with confirms
-    is opened, and ``queues`` are declared there. All of it may be empty: an operation was interrupted before it began.
-    ``is_again``: nothing has succeeded since the last time, so the time goes on that this may take. ``has_refused``:
-    the broker did not take messages on the old publishing channel, and may still confirm others there.
-    ``is_refusal``: nothing is lost but the publishing channel, which the broker closed because of a message that is
-    not published again.
+    All may be empty, if a link was lost before an operation began.
+
+    Args:
+        subscriptions: are to consume again, in this order.
+        publishing: afterwards open a publishing channel with confirms.
+        queues: are declared on that channel.
+        is_again: nothing has succeeded since the last recovery, so its deadline still holds.
+        has_refused: the broker refused messages on the old publishing channel, and may still confirm others there.
+        is_refusal: only the publishing channel is lost. The broker closed it because of a message that is not
+            published again.
     """
 
     subscriptions: tuple[Subscribe, ...] = ()
@@ -123,7 +125,7 @@ class Recover:
     has_refused: bool = False
     is_refusal: bool = False
 
-    purpose: ClassVar[str] = "to bring back what was lost with a link"
+    purpose: ClassVar[str] = "to restore what was lost with a link"
 
 
 Operation = Login | PreparePublisher | Subscribe | Unsubscribe | RenewToken | CloseUpstream | FindQueues | Recover
@@ -133,8 +135,8 @@ Operation = Login | PreparePublisher | Subscribe | Unsubscribe | RenewToken | Cl
 class LoggedIn:
     """The broker accepted the login.
 
-    ``broker_version`` is empty when the broker does not tell it. ``renews_tokens``: whether the client may renew a
-    token, and the session ends with it.
+    ``broker_version``: empty if the broker does not tell it. ``renews_tokens``: the client may renew its token, and the
+    session ends when the token expires.
     """
 
     broker_version: tuple[int, ...] = ()
@@ -143,7 +145,7 @@ class LoggedIn:
 
 @dataclass(frozen=True, slots=True)
 class LoginFailed:
-    """The broker did not accept the login. Code and text are its own."""
+    """The broker refused the login, with this reply code and text."""
 
     code: int
     text: str
@@ -151,9 +153,9 @@ class LoginFailed:
 
 @dataclass(frozen=True, slots=True)
 class LoginNotTried:
-    """The broker was not asked about the login, or it does not count. ``is_logged``: the server has logged the refusal.
+    """The gateway refused the login, whatever the broker says. ``is_logged``: the server has logged the refusal.
 
-    No broker could be asked, there are as many sessions as allowed, or too many logins from the address have failed.
+    No broker could be asked, a limit of sessions is reached, or too many logins from the address have failed.
     """
 
     error: StompError
@@ -162,7 +164,7 @@ class LoginNotTried:
 
 @dataclass(frozen=True, slots=True)
 class PublisherPrepared:
-    """The publishing channel: its number, the largest frame in bytes, whether it confirms, and whether it is new."""
+    """The publishing channel is ready. ``frame_max``: the largest frame in bytes, 0 for no limit."""
 
     channel: int
     frame_max: int
@@ -190,7 +192,7 @@ class TokenRenewed:
 
 @dataclass(frozen=True, slots=True)
 class TokenRefused:
-    """The new token is not used anywhere. ``text`` says why, fit for the client."""
+    """The new token was refused and is not used. ``text``: the reason, for the client."""
 
     text: str
 
@@ -202,10 +204,10 @@ class UpstreamClosed:
 
 @dataclass(frozen=True, slots=True)
 class OperationFailed:
-    """The broker refused the operation under way and closed its channel.
+    """The broker refused an operation and closed its channel, with this reply code and text.
 
-    ``of_publish``: it refused a message sent before on the same channel, and not the operation. ``may_pass``: because
-    a node of the broker is away, or still starts.
+    ``of_publish``: it refused an earlier message on that channel, and not the operation. ``may_pass``: the reason may
+    be temporary, because a node of the broker is away or still starting.
     """
 
     code: int
@@ -216,9 +218,9 @@ class OperationFailed:
 
 @dataclass(frozen=True, slots=True)
 class ChannelClosed:
-    """The broker closed the publishing channel of the session, or a subscription's, without being asked.
+    """The broker closed the publishing channel (``publishing``) or a subscription's, without being asked.
 
-    ``of_declaration``: it refused to declare a queue for a message, and ``may_pass`` tells that this queue is away.
+    ``of_declaration``: because it refused to declare the queue of a message. ``may_pass``: because that queue is away.
     """
 
     code: int
@@ -237,9 +239,9 @@ class ConsumerCancelled:
 
 @dataclass(frozen=True, slots=True)
 class QueueAway:
-    """A subscription has lost its consumer, perhaps because its queue is away. QueueBack follows, or ConsumerCancelled.
+    """A subscription lost its consumer, perhaps because its queue is away. QueueBack or ConsumerCancelled follows.
 
-    The subscription knows already that its channel is lost.
+    ``Subscription.lost`` has been called.
     """
 
     subscription: Subscription
@@ -253,22 +255,22 @@ class QueueBack:
 
     @property
     def subscription(self) -> Subscription:
-        """Which one."""
+        """The subscription."""
         return self.subscribed.subscription
 
 
 @dataclass(frozen=True, slots=True)
 class QueuesFound:
-    """Whether one of the queues that were asked for is not there: it is away, or deleted."""
+    """The answer to FindQueues: whether any of the queues is away or deleted."""
 
     is_any_missing: bool
 
 
 @dataclass(frozen=True, slots=True)
 class AccessRevoked:
-    """The broker, asked again, does not let the user consume what a subscription does.
+    """On a recheck, the broker refused the subscription's queue to the user; without ``subscription``, the login.
 
-    Without ``subscription`` it does not accept the login any more. ``text`` is the broker's.
+    ``text``: the broker's reply text.
     """
 
     text: str
@@ -277,9 +279,9 @@ class AccessRevoked:
 
 @dataclass(frozen=True, slots=True)
 class LinkLost:
-    """An AMQP connection of the session ended. ``text`` is the broker's or the gateway's, fit for the client.
+    """A link of the session is lost, with the channels of these subscriptions, and with ``publishing`` that channel.
 
-    With it went the channels of these subscriptions, and with ``publishing`` the publishing channel.
+    ``text``: the reason for the client, in the broker's or the gateway's words.
     """
 
     code: int
@@ -290,7 +292,7 @@ class LinkLost:
 
 @dataclass(frozen=True, slots=True)
 class OperationInterrupted:
-    """The link was lost, or no broker answered, before the operation under way was answered."""
+    """The link was lost, or no broker answered, before the answer to the operation."""
 
     code: int
     text: str
@@ -306,9 +308,9 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryFailed:
-    """The recovery failed. Without ``code``, because it took too long; else because the broker refused.
+    """The recovery failed: the broker refused something, or without ``code``, it took too long.
 
-    ``is_down``: in the end there was no broker that answered.
+    ``is_down``: no broker answered at the end.
     """
 
     code: int = 0

@@ -1,9 +1,9 @@
 """The operations that a session waits for, and the frames that asked for them.
 
-A session waits for one operation at a time, with one exception: several SUBSCRIBEs in a row are under way together,
-since each would cost its round trips to the broker. Their answers take effect in the order of the frames, so the client
-cannot tell: an answer that comes before its turn waits (``defers``, ``next_answer``). A frame that is no SUBSCRIBE, or
-that depends on a SUBSCRIBE before it, waits until all of them are answered (``postponed``).
+A session waits for one operation at a time, except that consecutive SUBSCRIBEs are under way together, to save round
+trips. Their answers take effect in the order of the frames, so the client sees no difference: an answer that arrives
+early waits (``defers``, ``next_answer``). Any other frame, and a SUBSCRIBE that depends on one before it, waits until
+all are answered (``postponed``).
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from gateway.session.subscription import Subscription
 from gateway.stomp.frame import Frame
 
 MOST_SUBSCRIBES: Final = 8
-"""How many SUBSCRIBEs may be pending together. Deliveries wait for their RECEIPT, so this also bounds memory."""
+"""The most SUBSCRIBEs that are pending together. It also bounds memory, since deliveries wait for the RECEIPT."""
 
 
-# Events of a consumer, which may come before the answer to its SUBSCRIBE is handled.
+# Events of a consumer. They may arrive before the answer to its SUBSCRIBE is handled.
 _Late = ops.ConsumerCancelled | ops.QueueAway | ops.QueueBack
 
 
 @dataclass(slots=True, eq=False)
 class PendingOperation:
-    """A requested operation, and the frame that requested it.
+    """An operation, and the frame that asked for it.
 
-    With ``retries`` the frame is carried out again once the operation is done. ``is_started``: the server has it.
-    ``answers`` are the events that arrived before those of earlier operations.
+    Args:
+        retries: carry out the frame again after the operation.
+        is_started: the server has taken the operation.
+        answers: events for it that arrived before the answers to earlier operations.
     """
 
     operation: ops.Operation
@@ -39,7 +41,7 @@ class PendingOperation:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the server has it and has not answered."""
+        """Whether the server has taken it, and has not answered."""
         return self.is_started and not self.answers
 
     @property
@@ -56,37 +58,36 @@ class PendingOperations:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        # For others to read.
         self.asked: list[PendingOperation] = []
-        # The frame to carry out again, and a frame that waits, until no operation is pending.
+        # The frame to carry out again, and the one that waits until no operation is pending.
         self.retry: Frame | None = None
         self.postponed: Frame | None = None
-        # Events of subscriptions whose answers have arrived, but are not handled yet.
+        # Events of consumers whose SUBSCRIBEs have answers that are not handled yet.
         self._late: list[ops.Event] = []
-        # The pending recovery, and whether the server has it.
+        # The pending recovery, and whether the server has taken it.
         self._recovery: ops.Recover | None = None
         self._is_recovering = False
-        # A lost link has interrupted the first operation. Afterwards all are requested again, one by one, so that it is
-        # clear which of them makes the broker close the link, if one does.
+        # Whether a lost link has interrupted the first operation. After the recovery all operations are asked for again
+        # one by one: if one of them makes the broker close the link, it shows which.
         self._is_interrupted = self._one_by_one = False
 
     # Requests.
 
     @property
     def last(self) -> ops.Operation | None:
-        """The operation requested last."""
+        """The operation that was asked for last."""
         return self.asked[-1].operation if self.asked else None
 
     @property
     def operation(self) -> ops.Operation | None:
-        """The operation that ends first."""
+        """The recovery, or else the first operation; None if there is none."""
         if self._recovery is not None:
             return self._recovery
         return self.asked[0].operation if self.asked else None
 
     @property
-    def takes_nothing(self) -> bool:
-        """Whether later frames have to wait."""
+    def holds_frames(self) -> bool:
+        """Whether all later frames have to wait."""
         asked = self.asked
         if not asked:
             return False
@@ -103,10 +104,10 @@ class PendingOperations:
         """Whether a frame waits here."""
         return self.retry is not None or self.postponed is not None
 
-    def concerns(self, operation: ops.Subscribe) -> bool:
-        """Whether a SUBSCRIBE depends on those before it, or must come alone.
+    def must_wait(self, operation: ops.Subscribe) -> bool:
+        """Whether a SUBSCRIBE must wait for those before it: it has the same id or queue, or needs a pausable link.
 
-        Without a prefetch nothing bounds what the broker delivers before its RECEIPT has its turn.
+        On a pausable link, nothing bounds what the broker delivers while its RECEIPT waits for its turn.
         """
         if not self.asked:
             return False
@@ -116,17 +117,17 @@ class PendingOperations:
         return is_related or operation.needs_pausable_link
 
     def ask(self, operation: ops.Operation, frame: Frame | None, *, retries: bool) -> None:
-        """Ask for an operation. It takes the place of a recovery."""
+        """Add an operation. It replaces a pending recovery."""
         self._recovery = None
         self.asked.append(PendingOperation(operation, frame, retries))
 
     def ask_instead(self, operation: ops.Subscribe) -> None:
-        """Ask for another operation in place of the one in front."""
+        """Replace the first operation."""
         self.asked[0].operation = operation
         self.asked[0].is_started = False
 
     def take(self) -> ops.Operation | None:
-        """The next operation to carry out, each handed out once."""
+        """Return the next operation to carry out, once; None if there is none."""
         if self._recovery is not None:
             taken, self._is_recovering = None if self._is_recovering else self._recovery, True
             return taken
@@ -139,7 +140,7 @@ class PendingOperations:
         return None
 
     def take_frame(self, *, stopping: bool) -> Frame | None:
-        """The frame whose turn has come, handed out once; with ``stopping`` only one that was begun before."""
+        """Return the next frame to carry out, once. With ``stopping``, only one that has begun before."""
         if self.retry is not None or stopping:
             frame, self.retry = self.retry, None
         else:
@@ -149,7 +150,7 @@ class PendingOperations:
     # Answers.
 
     def defers(self, event: ops.Event, operation: ops.Operation | None) -> bool:
-        """Keep an event whose turn has not come; whether that is so."""
+        """Keep an event if earlier operations are not answered yet. Returns whether it was kept."""
         for each in self.asked[1:]:
             is_its = isinstance(event, _Late) and event.subscription is each.subscription
             if each.operation is operation or is_its:
@@ -158,7 +159,7 @@ class PendingOperations:
         return False
 
     def next_answer(self) -> ops.Event | None:
-        """An event whose turn has come, handed out once."""
+        """Return the next kept event whose turn has come, once."""
         if self._late:
             return self._late.pop(0)
         if self.asked and self.asked[0].answers:
@@ -166,7 +167,7 @@ class PendingOperations:
         return None
 
     def done(self, *, failed: bool = False) -> Frame | None:
-        """End the first operation. Returns the frame that requested it, or None if that is to be carried out again."""
+        """End the first operation. Returns the frame that asked for it, or None if that is carried out again."""
         if not self.asked:
             return None
         done = self.asked.pop(0)
@@ -178,7 +179,7 @@ class PendingOperations:
         return done.frame
 
     def clear(self) -> None:
-        """The session is over."""
+        """Drop everything, at the end of the session."""
         self.asked.clear()
         self._late.clear()
         self.retry = self.postponed = self._recovery = None
@@ -197,26 +198,26 @@ class PendingOperations:
         return self._is_interrupted
 
     def interrupt(self) -> None:
-        """The first operation was lost with a link. ``resume`` requests it again."""
+        """Note that the first operation was lost with a link. ``resume`` asks for it again."""
         self._is_interrupted = True
         self.asked[0].is_started = False
 
     def lose(self, event: ops.LinkLost) -> None:
-        """A link is lost: answers that wait for their turn may not be true any more."""
+        """Replace kept answers that are no longer true because their link is lost."""
         for each in self.asked[1:]:
             if each.subscription in event.subscriptions and each.answers:
                 each.answers[:] = [ops.OperationInterrupted(event.code, event.text)]
 
     def recover(self, operation: ops.Recover) -> None:
-        """Ask for a recovery, which comes before everything else."""
+        """Ask for a recovery, before all other operations."""
         self._recovery, self._is_recovering = operation, False
 
     def recovered(self) -> None:
-        """The recovery is over, but perhaps not all is back."""
+        """End the recovery, although something may not be restored."""
         self._recovery = None
 
     def resume(self) -> None:
-        """The recovery is complete: request the interrupted operations again."""
+        """Ask again for the interrupted operations, after a complete recovery."""
         self._one_by_one |= self._is_interrupted
         self._is_interrupted = False
         for each in self.asked:
@@ -225,5 +226,5 @@ class PendingOperations:
                 each.is_started = False
             request = None if each.is_started or each.subscription is None else each.subscription.request
             if request is not None:
-                # As after a loss: a queue that was declared before may be gone.
+                # This one declares the queue, too, even if the session declared it before the loss.
                 each.operation = request

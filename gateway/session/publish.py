@@ -1,7 +1,7 @@
 """Publishing: SEND, the publishing channel, and the broker's confirms.
 
-A SEND is published at once where everything it needs is there. Otherwise it asks the broker for the next missing thing
-(the channel, confirms, a queue) and is carried out anew. The broker's confirm sends its RECEIPT.
+A SEND is published at once if everything that it needs exists. Otherwise the session asks for the next missing thing
+(the channel, confirms, a queue), and then carries the frame out again. The RECEIPT follows the broker's confirm.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from gateway.session.varied_publish import VariedPublish, VariedPublishes
 from gateway.stomp.decoder import Decoder
 from gateway.stomp.frame import Frame, HeaderBlock, OversizedFrame, ReceiptAndBody, encode_receipt
 
-# Stands on a header block whose SEND was published as one of its kind.
+# The mark on a header block that came once, and whose SEND was published with a `VariedPublish`.
 _CAME_ONCE: Final = object()
 
-# After a loss, this many bytes of the messages to publish again are encoded at once.
+# A recovery encodes this many bytes of the messages to publish again at once, and the rest in several turns.
 _AT_ONCE: Final = 64 << 10
 
 _Made = TypeVar("_Made", bound=CachedPublish)
@@ -52,19 +52,19 @@ class Publisher:
 
     def __init__(self, context: SessionContext) -> None:
         self._context = context
-        # The publishing channel; 0 until the first SEND has asked for it.
+        # The number of the publishing channel, 0 without one, and its largest frame in bytes.
         self._channel = self._frame_max = 0
-        # A new object for each channel, so that data encoded for one channel is never sent on another.
+        # Identifies the channel: a new object for each, so that data encoded for one channel is never sent on another.
         self._channel_key = object()
         # True while the channel is lost.
         self.is_lost = False
         # Whether unconfirmed messages are published again after a loss.
         self._keeps_bodies = False
-        # True while it is unknown why the broker rejected messages for queues that this session has declared.
+        # True until it is known why the broker rejected messages for queues that this session declared.
         self.is_in_doubt = False
-        # Whether the broker has rejected a message. A channel whose first message for a quorum queue comes while the
-        # queue's leader is dead rejects everything for that queue from then on (RabbitMQ 3.10), so it is replaced now
-        # and then.
+        # Whether the broker has rejected a message on this channel. The channel is then replaced: in RabbitMQ 3.10, if
+        # the leader of a quorum queue is dead when the channel's first message for it arrives, the channel rejects
+        # all later messages for that queue.
         self._has_rejected = False
         # The number of confirmed messages when the last recovery left some unconfirmed; None if it left none.
         self._confirmed_before: int | None = None
@@ -73,16 +73,16 @@ class Publisher:
         self.confirms = PublisherConfirms(NO_SETTINGS)
         self._output: list[Piece] = []
         self._has_large = False
-        # Messages that are not encoded yet, of a COMMIT or published again: what encodes them, their bodies and their
-        # values. They go out after the output, and the client is held until all of them are written.
+        # Messages of a COMMIT or a recovery that are not encoded yet: publication, body and values. They follow
+        # _output, and the client is held until all of them are written.
         self._unencoded: deque[tuple[Publication, Body, tuple[bytes, ...]]] = deque()
         self._blocked = False
-        # Made for the first SEND.
+        # Created for the first SEND.
         self._varied: VariedPublishes | None = None
 
     @property
     def has_output(self) -> bool:
-        """Whether there is something to take."""
+        """See `Session.has_publishes`."""
         return bool(self._output or self._unencoded)
 
     def take_output(self, at_most: int | None) -> list[Piece]:
@@ -98,7 +98,7 @@ class Publisher:
         return taken
 
     def _encode_some(self, at_most: int | None) -> None:
-        """Encode as much as is taken now: others would wait while all of it is encoded at once."""
+        """Encode only what is taken now, because other sessions wait meanwhile."""
         size, unencoded = 0, self._unencoded
         while unencoded and (at_most is None or size < at_most):
             size += self._encode(*unencoded.popleft())
@@ -106,7 +106,7 @@ class Publisher:
             self._context.holds.discard(Hold.REPLAY)
 
     def _encode(self, publication: Publication, body: Body, values: tuple[bytes, ...]) -> int:
-        """Encode a message that was kept until now; its size with headers."""
+        """Encode a message. Returns its size in bytes, with headers."""
         is_large = len(body) >= LARGE
         pieces = publication.pieces(body, values) if is_large else [publication.encode(bytes(body), values)]
         self._output += pieces
@@ -114,7 +114,7 @@ class Publisher:
         return sum(map(len, pieces))
 
     def forget_messages(self) -> None:
-        """The session is over: nothing is published again."""
+        """Drop all messages, at the end of the session."""
         self._clear_output()
         self.confirms.take_all()
 
@@ -127,15 +127,15 @@ class Publisher:
     def publish_plain(self, frame: Frame, decoder: Decoder, most: int) -> int:
         """Publish a SEND for which everything is ready, and the following ones that differ only in body and receipt.
 
-        HOT: once per SEND, or once for many. ``send`` is the slow twin; anything unusual is left to it.
+        HOT: once per SEND, or once for many. ``send`` is the slow twin, and handles everything unusual.
 
         Args:
-            frame: the one that the decoder has just handed out.
-            decoder: has the frames after it.
-            most: how many of the following SENDs may be carried out with it.
+            frame: the SEND that ``decoder`` has just returned.
+            decoder: has the following frames.
+            most: the most following SENDs to publish with it.
 
         Returns:
-            How many SENDs were carried out; 0 if the frame is one for ``send``.
+            The number of SENDs that were published; 0 if ``send`` must handle the frame.
         """
         cached = frame.header_block.cached_publish
         if not isinstance(cached, CachedPublish) or cached.channel_key is not self._channel_key:
@@ -145,22 +145,22 @@ class Publisher:
         try:
             self.publish(cached, [(frame.receipt, frame.body)], frame.length)
         except CodecError:
-            # Nothing has happened yet. It happens again in ``send``, and its client is told.
+            # Nothing is published yet. ``send`` raises it again, and then the client gets the ERROR.
             return 0
         if self._context.trims_values and frame.receipt is not None:
-            # Receipts of the same size need not have it any more once they are trimmed.
+            # Receipts of the same size may differ in size after trimming.
             most = 0
         messages, size = self.confirms.room
         behind = decoder.take_sends(frame, min(most, messages), size)
         if behind:
-            # With receipts of the same size they cannot be too large for AMQP either.
+            # They raise no CodecError: their receipts, and so their headers, are as large as those of the first one.
             self.publish(cached, behind, frame.length)
         if self.confirms.is_full:
             self._hold()
         return 1 + len(behind)
 
     def send(self, frame: Frame) -> None:
-        """SEND: first requests what is missing, or leaves the frame to a transaction."""
+        """Publish a SEND, add it to its transaction, or ask for what is missing."""
         if isinstance(frame, OversizedFrame):
             raise error_frames.oversized(self._context.settings.max_frame_size)
         cached = frame.header_block.cached_publish
@@ -181,7 +181,7 @@ class Publisher:
             self._hold()
 
     def _cached(self, frame: Frame, *, is_new: bool) -> CachedPublish:
-        """What is computed for the SEND's header block, or if the block ``is_new``, for SENDs of its kind."""
+        """The cached publish of a SEND's header block; if the block ``is_new``, perhaps that of similar SENDs."""
         block, headers = frame.header_block, self._context.headers(frame)
         cached = self._find_varied(block, headers) if is_new else None
         if cached is None:
@@ -189,16 +189,17 @@ class Publisher:
         return cached
 
     def _find_varied(self, block: HeaderBlock, headers: Mapping[bytes, bytes]) -> CachedPublish | None:
-        """The common part of similar SENDs, if only values in this header block are new."""
+        """The varied publish of similar SENDs, if there were any."""
         context = self._context
         varied = self._varied
         if varied is None:
-            meant = () if context.observer is None else context.observer.header_values
-            varied = self._varied = VariedPublishes(partial(self._make, VariedPublish, StampedVariedPublish), meant)
+            significant = () if context.observer is None else context.observer.header_values
+            make = partial(self._make, VariedPublish, StampedVariedPublish)
+            varied = self._varied = VariedPublishes(make, significant)
         found = varied.find(headers)
         if found is None or not found.is_plain:
             return None
-        # If the block comes again, it gets a cached publish of its own.
+        # If the block comes again, it gets its own cached publish.
         block.cached_publish = _CAME_ONCE
         found.headers = headers
         return found
@@ -226,12 +227,12 @@ class Publisher:
         return cached
 
     def is_ready(self, send: Frame, commit: Frame) -> bool:
-        """Whether a SEND of a transaction can be published as it was prepared; else this asks for what is missing.
+        """Whether a SEND of a transaction can still be published. If not, ask for what a lost link has taken away.
 
-        Only the loss of a link takes anything away again. ``commit`` is then carried out anew.
+        ``commit``: the frame to carry out again afterwards.
 
         Raises:
-            CodecError: AMQP cannot carry its headers to the broker that answers now, which takes shorter frames.
+            CodecError: the headers are too large for the frames of the broker that answers now.
         """
         cached = send.header_block.cached_publish
         if not isinstance(cached, CachedPublish) or cached.channel_key is self._channel_key:
@@ -242,7 +243,7 @@ class Publisher:
         return True
 
     def _is_prepared(self, frame: Frame, cached: CachedPublish) -> bool:
-        """Whether everything a SEND needs is there. If not, this asks for the next missing thing."""
+        """Whether everything that a SEND needs exists. If not, ask for the next missing thing for ``frame``."""
         context = self._context
         temp_queues = context.subscriptions.temp_queues
         if cached.temp_queue is not None and cached.temp_queue not in temp_queues:
@@ -250,7 +251,6 @@ class Publisher:
             return False
         queue = cached.queue if cached.queue is not None and cached.queue.name not in context.declared_queues else None
         needs_confirm = (frame.receipt is not None or cached.mandatory) and cached.transaction is None
-        # A session that is to outlive its link publishes with confirms, to know what it has to publish again.
         confirms = self.has_confirms or needs_confirm or context.confirms_always
         waits = queue is not None and not (confirms and self._may_follow(cached, queue))
         if not self._channel or self._has_rejected or waits or confirms is not self.has_confirms:
@@ -265,18 +265,20 @@ class Publisher:
         return True
 
     def _may_follow(self, cached: CachedPublish, queue: QueueSpec) -> bool:
-        """Whether a message may follow the declaration of its queue before the broker has answered that.
+        """Whether a message may follow the declaration of its queue without waiting for the broker's answer.
 
-        A message whose queue is away, or was deleted, is published again. In a transaction nothing is published yet
-        whose receipt a refusal could name, and a session that goes on needs its channel. An exclusive queue belongs to
-        another link.
+        If the queue is away or deleted, a recovery publishes the message again. But it must wait
+
+        * in a transaction: a refusal could not name a receipt, since nothing is published yet;
+        * if the session survives refused SENDs: a refused declaration would close the channel;
+        * for an exclusive queue, which belongs to another link.
         """
         context = self._context
         waits = queue.exclusive or cached.transaction is not None or context.settings.takes_existing_queues
         return not waits and context.rides_through and not context.keeps_after_send_error
 
     def _declare(self, queue: QueueSpec) -> None:
-        """Declare a queue in front of its first message."""
+        """Declare a queue, without awaiting the answer, before its first message."""
         method = methods.declare(
             queue.name, queue.arguments, durable=queue.durable, auto_delete=queue.auto_delete, nowait=True
         )
@@ -292,10 +294,10 @@ class Publisher:
         return was_held and Hold.CONFIRM_WINDOW not in context.holds
 
     def _ask_for_temp_queue(self, identifier: bytes, frame: Frame) -> None:
-        """Request the queue of ``/temp-queue/<id>`` in a reply-to, and subscribe to it."""
+        """Ask for the queue of ``/temp-queue/<id>`` in a reply-to, and a subscription to it."""
         context = self._context
         subscription = context.new_subscription(b"T_" + identifier, identifier, AckMode.AUTO)
-        # A queue that the broker has named cannot be declared again under its name.
+        # A recovery must be able to declare it again, and RabbitMQ does not let clients declare a name of its own.
         name = context.fresh_queue_name().decode() if context.rides_through else ""
         if context.settings.next_release:
             name = name.replace(SUBSCRIPTION_QUEUE.decode(), TEMP_QUEUE_OF_NEXT)
@@ -304,7 +306,7 @@ class Publisher:
         context.ask_to_subscribe(operation, queue, frame, retry=True)
 
     def ask_for_name(self, refused: ops.Operation | None) -> bool:
-        """Let the broker name a temporary queue after all, if the user may not declare one of another name."""
+        """If the user may not declare a temporary queue with this name, let the broker name it. Returns whether so."""
         if not isinstance(refused, ops.Subscribe) or refused.subscription.destination:
             return False
         if refused.queue is None or not refused.queue.name:
@@ -320,12 +322,16 @@ class Publisher:
         length: bytes | None,
         commit: Commit | None = None,
     ) -> None:
-        """Publish messages with one header block, whose publication is built. HOT: once per SEND, or once for many.
+        """Publish messages with the same header block. HOT: once per SEND, or once for many.
 
-        ``length`` is their content-length header.
+        Args:
+            cached: its publication must be built for the present channel.
+            sends: receipts of equal size, and bodies.
+            length: their content-length header.
+            commit: the COMMIT that publishes them.
 
         Raises:
-            CodecError: AMQP cannot carry the first one. None was published.
+            CodecError: the headers are too large for AMQP. Nothing was published.
         """
         publication = cached.publication
         if publication is None:
@@ -336,7 +342,7 @@ class Publisher:
         put: Callable[[Any], None] = frames.append
         encode: Callable[[Any, tuple[bytes, ...]], object] = publication.encode
         if len(sends[0][1]) >= LARGE:
-            # The following ones are mostly as large; for smaller ones it costs a little more.
+            # The following bodies are mostly as large. Small ones cost a little more in this way.
             put, encode, self._has_large = frames.extend, publication.pieces, True
         messages: list[Unconfirmed] = []
         total = 0
@@ -371,7 +377,7 @@ class Publisher:
     # Answers of the broker.
 
     def prepared(self, event: ops.PublisherPrepared) -> None:
-        """The publishing channel is open, and the queue declared if one was asked for."""
+        """Take the new state of the publishing channel. The queue is declared, if one was asked for."""
         context = self._context
         operation = context.operation
         self._channel, self._frame_max, self.has_confirms = event.channel, event.frame_max, event.confirms
@@ -380,11 +386,11 @@ class Publisher:
         if event.is_new:
             self._channel_key = object()
             if not self.is_lost:
-                # Sequence numbers start again at 1, and nothing waits for a confirm. After a loss a recovery follows.
+                # Sequence numbers start again at 1. All messages are confirmed. (After a loss, a recovery follows.)
                 self.confirms.take_all()
         if isinstance(operation, ops.PreparePublisher) and operation.queue is not None:
             context.declared_queues.add(operation.queue.name, operation.queue)
-        # During an alarm the SEND that asked for the channel is still taken.
+        # The SEND that asked for the channel is accepted even during an alarm.
         context.holds.discard(Hold.BROKER_BLOCKED)
         context.operation_done()
 
@@ -394,29 +400,27 @@ class Publisher:
         if not blocked:
             self._context.holds.discard(Hold.BROKER_BLOCKED)
         elif isinstance(self._context.operation, ops.PreparePublisher):
-            # The broker answers nothing on this link before the alarm is over.
+            # The broker answers nothing on this link until the alarm ends.
             self._context.holds.add(Hold.BROKER_BLOCKED)
 
     def confirm(self, sequence: int, multiple: bool, accepted: bool) -> None:
-        """Take the broker's basic.ack or basic.nack of published messages, and send the RECEIPTs that wait for it.
-
-        HOT: once per confirm, a receipt or nothing per message.
-        """
+        """See `Session.confirm`. Sends the RECEIPTs that wait for these confirms. HOT: once per confirm."""
         if not accepted and self._keeps_bodies:
             context = self._context
-            is_passing = self.is_lost or context.is_unsettled(context.settings)
+            is_passing = self.is_lost or context.brokers_changed(context.settings)
             self.is_in_doubt = not is_passing
-            # Without a change of the brokers only those are in doubt that are for a queue that may be away.
+            # If brokers changed, the refusal may be temporary for every message. Otherwise only queues that the session
+            # declared may be away.
             self.confirms.refuse(sequence, multiple=multiple, declared_only=not is_passing)
         messages = self.confirms.confirm(sequence, multiple=multiple)
         if messages:
             self._answered(messages, accepted)
 
     def give_up_blamed(self, code: int, text: str) -> bool:
-        """The broker has closed the channel: its reason is the ERROR for the messages that it means.
+        """The broker closed the channel because of a message. Answer with an ERROR those messages that its text fits.
 
         Returns:
-            Whether it is known which ones those are. All others may be published again.
+            Whether there are any. All other messages may be published again.
         """
         messages = self.confirms.take_blamed(text)
         if messages:
@@ -429,7 +433,7 @@ class Publisher:
         accepted: bool,
         error: Callable[[VirtualHost], StompError] | None = None,
     ) -> None:
-        """HOT: see ``confirm``. ``error`` is what is wrong with messages that are not accepted, if it is known."""
+        """Send RECEIPTs or ERRORs. ``error``: makes the ERROR for refused messages, if the reason is known. HOT."""
         context = self._context
         output, traffic = context.output, context.traffic
         if accepted:
@@ -465,7 +469,8 @@ class Publisher:
     def message_returned(self, returned: Return) -> None:
         """Take a message that reached no queue. Its confirm still follows.
 
-        If the session has declared its queue, that is gone or away, and `RideThrough` has the message published again.
+        If the session declared its queue, the queue is deleted or away, and `RideThrough` has the message published
+        again.
         """
         message = self.confirms.take_returned(returned)
         if not returned.exchange:
@@ -485,7 +490,7 @@ class Publisher:
             self._context.fail_send(error_frames.unroutable(cached.destination, returned.text), receipt)
 
     def _forget_queue(self, name: bytes) -> None:
-        """A queue is gone: if the session has declared it, the next SEND declares it again."""
+        """Note that a queue is gone, so that the next SEND declares it again if the session declared it before."""
         if self._context.declared_queues.discard(name.decode(errors="replace")):
             self._channel_key = object()
 
@@ -499,25 +504,24 @@ class Publisher:
 
     @property
     def publishes_blindly(self) -> bool:
-        """Whether nobody would learn that something which was published on the channel is lost."""
+        """Whether messages on the channel may be lost unnoticed, because it does not confirm."""
         return bool(self._channel) and not self.has_confirms
 
     @property
     def is_stuck(self) -> bool:
-        """Whether none of the messages that the last recovery published again was confirmed."""
+        """Whether nothing was confirmed since the last recovery, which published messages again."""
         return self._confirmed_before == self._context.traffic.confirmed and bool(self.confirms)
 
     def give_up_refused(self) -> None:
-        """The broker did not take messages for so long, or for such a reason, that their client gets the ERROR."""
+        """Answer the refused messages with ERRORs, because they are not published again."""
         self._confirmed_before = None
         self.is_in_doubt = False
         self._answered(self.confirms.take_refused(), accepted=False)
 
     def lost(self) -> None:
-        """The channel is gone, or of no use any more.
+        """Give up the channel, which is closed or unusable.
 
-        All that was published on it and is not confirmed is in ``confirms``, with its body. Whatever was encoded for
-        it is worthless now, sent or not; ``restored`` encodes it again.
+        ``confirms`` has all its unconfirmed messages with their bodies, and ``restored`` encodes them again.
         """
         self.is_lost = True
         self._context.declared_queues.discard_unanswered()
@@ -529,13 +533,13 @@ class Publisher:
         self.set_blocked(False)
 
     def restored(self, event: ops.PublisherPrepared) -> None:
-        """There is a channel again: publish unconfirmed messages in their old order, before anything new.
+        """Use a new channel: publish unconfirmed messages in their old order, before anything new.
 
-        Of much, all but the beginning goes out a piece at a time, as a COMMIT does. Not again: what the broker returned
-        to a client that wanted that, and what belongs to a COMMIT that is answered with an ERROR.
+        If there are many, all but the first go out in pieces, like a COMMIT. Messages that the broker returned, and
+        those of a COMMIT that gets an ERROR, are not published again.
 
         Raises:
-            CodecError: a message is too large for AMQP frames of the broker that answers now.
+            CodecError: the headers of a message are too large for the frames of the broker that answers now.
         """
         self.is_lost = self._has_rejected = False
         takes_less = 0 < event.frame_max < (self._frame_max or event.frame_max + 1)

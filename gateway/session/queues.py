@@ -1,6 +1,6 @@
-"""Queues: which queue a destination needs, declared with which flags and arguments.
+"""Queues: which queue a destination needs, and with which flags and arguments it is declared.
 
-Arguments come from the client's headers, with the types that AMQP's tables need. The operator's arguments are defaults.
+Arguments come from the client's headers, converted to the types of AMQP tables. The operator's arguments are defaults.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Argument = str | int | datetime | list[str]
 """A value in an AMQP table: a long string, an integer or a boolean, a timestamp in whole seconds, an array."""
 
 _TEXT_ARGUMENTS: Final = (b"x-dead-letter-exchange", b"x-dead-letter-routing-key", b"x-queue-type", b"x-max-age")
-# A long-long-int of AMQP's tables.
+# The bound of a signed 64-bit integer in AMQP tables.
 _NUMBER_BOUND: Final = 1 << 63
 _NUMBER_ARGUMENTS: Final = (
     b"x-expires",
@@ -35,12 +35,12 @@ _NUMBER_ARGUMENTS: Final = (
 )
 QUEUE_ARGUMENTS: Final = frozenset((*_TEXT_ARGUMENTS, *_NUMBER_ARGUMENTS))
 """The headers that become arguments of queue.declare."""
-# How a stream's offset begins; anything else in x-stream-offset is ignored, as in RabbitMQ's adapter.
+# Values and prefixes of x-stream-offset. Anything else is ignored, as in RabbitMQ's adapter.
 _OFFSET_WORDS: Final = (b"first", b"last", b"next")
 _OFFSET: Final = b"offset="
 _TIMESTAMP: Final = b"timestamp="
 _END_OF_TIME: Final = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp())
-# Other texts crash RabbitMQ, which closes the link with all sessions that share it.
+# Any other text makes RabbitMQ crash and close the link, which other sessions share.
 _AGE: Final = re.compile(r"[0-9]+[YMDhms]")
 
 QUEUE_TYPE: Final = "x-queue-type"
@@ -48,8 +48,8 @@ REPLICATED_TYPES: Final = ("quorum", "stream")
 """Types of queues that must be durable, not exclusive and not auto-delete."""
 _CLASSIC: Final = "classic"
 
-# The arguments that classic and quorum queues share, and those of them that streams share too. RabbitMQ refuses an
-# argument that a queue's type does not have.
+# The arguments of both classic and quorum queues, and those of streams, too. RabbitMQ refuses an argument that the type
+# of the queue does not have.
 _COMMON: Final = frozenset(
     (
         "x-expires", "x-message-ttl", "x-max-length", "x-max-length-bytes", "x-overflow", "x-dead-letter-exchange",
@@ -58,20 +58,19 @@ _COMMON: Final = frozenset(
 )  # fmt: skip
 _COMMON_TO_STREAMS: Final = frozenset(("x-max-length-bytes",))
 
-# How the broker names the queue that it refuses to declare.
+# Finds the queue's name in the broker's refusal to declare it.
 _NAMED_QUEUE: Final = re.compile(r"queue (?:name )?'(.*)", re.DOTALL)
 
-# A session may reply to ever new queues, so it does not remember them all.
+# A session remembers only this many queues, because it may reply to an endless number of them.
 _REMEMBERED_QUEUES: Final = 10_000
 
-# So many declarations may be without an answer at a time. With many more RabbitMQ would not read the link for long, and
-# others on it would wait.
+# The most unanswered declarations. With many more, RabbitMQ would stop reading the link, and other sessions on it wait.
 _MOST_UNANSWERED: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """A queue as it is to be declared; an empty name lets the broker choose one."""
+    """The declaration of a queue. With an empty name, the broker chooses one."""
 
     name: str
     durable: bool = False
@@ -80,17 +79,19 @@ class QueueSpec:
     arguments: Mapping[str, Argument] = field(default_factory=dict)
 
     def is_named_in(self, text: str) -> bool:
-        """Whether a text of the broker names one of the arguments."""
+        """Whether the broker's ``text`` quotes the value of one of the arguments."""
         return any(f"'{value}'" in text for value in self.arguments.values())
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRules:
-    """How queues must look on a broker beyond what a client asks for.
+    """Rules for declaring queues on a broker.
 
-    ``exclusive``: the queue of a subscription that is not durable belongs to its session. ``replicated``: quorum queues
-    and streams are always declared durable and not exclusive, as the broker demands. ``streams_take_nack``: the broker
-    accepts a basic.nack for a message of a stream. ``defaults``: arguments that the operator wants.
+    Args:
+        exclusive: the queue of a subscription that is not durable is exclusive to its session.
+        replicated: quorum queues and streams are always declared durable and not exclusive, as the broker demands.
+        streams_take_nack: the broker accepts basic.nack for messages of a stream.
+        defaults: the operator's arguments.
     """
 
     exclusive: bool = False
@@ -100,70 +101,73 @@ class QueueRules:
 
     @classmethod
     def of(cls, broker_version: tuple[int, ...], settings: VirtualHost) -> QueueRules:
-        """The rules for a broker of this version, which is empty when the broker does not tell."""
-        # From 4.3 on RabbitMQ may refuse queues that are neither durable nor exclusive, and its plugin avoids them.
+        """The rules for a broker of this version, which is empty if unknown."""
+        # Since 4.3, RabbitMQ may refuse queues that are neither durable nor exclusive, and its plugin avoids them.
         is_new = broker_version >= (4, 3)
         exclusive = settings.exclusive_queues
         takes_nack = broker_version >= (4, 0)
         return cls(is_new if exclusive is None else exclusive, is_new, takes_nack, settings.queue_arguments)
 
     def canonical_texts(self, destination: Destination, topic_exchange: bytes = b"") -> tuple[bytes, ...]:
-        """The texts that the patterns of ``defaults`` are matched with; empty where there are no defaults."""
+        """The texts to match with the patterns of ``defaults``; empty without defaults."""
         return canonical_texts(destination, topic_exchange) if self.defaults else ()
 
 
 class DeclaredQueues:
-    """The queues that a session has declared and need not declare again: the last 10,000 of them."""
+    """The last 10,000 queues that a session has declared and need not declare again."""
 
     __slots__ = ("_by_name", "_unanswered", "last_sent")
 
     def __init__(self) -> None:
         self._by_name: dict[str, QueueSpec] = {}
-        # Those whose declaration the messages follow at once, and that the broker has not answered, in their order and
-        # with their numbers. On another channel such a queue may not be there yet.
+        # Unanswered declarations that messages follow without waiting, with their numbers. Other channels cannot rely
+        # on these queues yet.
         self._unanswered: dict[str, int] = {}
-        # The number of the last one.
+        # The number of the last such declaration.
         self.last_sent = 0
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
 
     def get(self, name: str) -> QueueSpec | None:
-        """A queue as it was declared."""
+        """A queue as the session declared it, or None."""
         return self._by_name.get(name)
 
     def to_declare(self, name: str, queue: QueueSpec | None) -> QueueSpec | None:
-        """What another channel has to declare before it uses a queue: ``queue`` if it is not known."""
+        """The queue that another channel must declare before it uses the one with this name; None if it exists.
+
+        ``queue``: the declaration to use if the session has not declared it.
+        """
         if name not in self._by_name:
             return queue
         return self._by_name[name] if name in self._unanswered else None
 
     def add(self, name: str, queue: QueueSpec) -> None:
-        """Remember a queue that the broker has declared; its name may be the broker's choice."""
+        """Remember a queue that the broker has declared. It may have chosen the name."""
         if len(self._by_name) >= _REMEMBERED_QUEUES:
             self.discard(next(iter(self._by_name)))
         self._by_name[name] = queue
         self._unanswered.pop(name, None)
 
     def add_unanswered(self, queue: QueueSpec) -> None:
-        """Remember a queue that the broker is told to declare."""
+        """Remember a queue whose declaration was sent and is not answered yet."""
         self.add(queue.name, queue)
         self.last_sent += 1
         self._unanswered[queue.name] = self.last_sent
 
     @property
     def is_full(self) -> bool:
-        """Whether no further declaration may go out before others are answered."""
+        """Whether there are too many unanswered declarations to send another."""
         return len(self._unanswered) >= _MOST_UNANSWERED
 
     def answered(self, last: int) -> None:
-        """The broker has carried out all declarations up to this number."""
+        """Note that the broker has carried out all declarations up to this number."""
         self._unanswered = {name: number for name, number in self._unanswered.items() if number > last}
 
     def refused(self, text: str) -> str:
-        """The queue that the broker has refused to declare, by name; empty if its text, which may be cut, tells none.
+        """The name of the queue that the broker refused to declare; empty if its text does not tell.
 
-        The text names the queue, or the dead-letter exchange that the user may not use.
+        The text, which may be cut, names the queue, or the dead-letter exchange that the user may not use.
         """
         found = _NAMED_QUEUE.search(text)
         if found is not None:
@@ -172,26 +176,26 @@ class DeclaredQueues:
         return next((name for name in self._unanswered if self._by_name[name].is_named_in(text)), "")
 
     def discard_unanswered(self) -> None:
-        """Forget those, since their channel is lost."""
+        """Forget the unanswered declarations, because their channel is lost."""
         for name in tuple(self._unanswered):
             self.discard(name)
 
     def discard(self, name: str) -> bool:
-        """Forget a queue; whether it was known."""
+        """Forget a queue. Returns whether it was known."""
         self._unanswered.pop(name, None)
         return self._by_name.pop(name, None) is not None
 
     def clear(self) -> None:
-        """Forget them: the broker may have lost those that are not durable."""
+        """Forget all queues."""
         self._by_name.clear()
         self._unanswered.clear()
 
 
 def name_for_broker(header: bytes, name: bytes) -> str:
-    """A name or key for a broker operation, checked for what AMQP can carry.
+    """Decode a name or key for an operation. ``header`` names its header in the ERROR.
 
     Raises:
-        StompError: when it has more than 255 bytes or is not UTF-8.
+        StompError: it has more than 255 bytes, or is not UTF-8.
     """
     if len(name) > LONGEST_SHORT_STRING:
         raise error_frames.too_long(header, len(name))
@@ -201,8 +205,8 @@ def name_for_broker(header: bytes, name: bytes) -> str:
 def sent_queue(destination: Destination, headers: Mapping[bytes, bytes], rules: QueueRules) -> QueueSpec:
     """The queue that a SEND to ``/queue/<name>`` declares.
 
-    On SEND, ``persistent`` is about the message only and ``durable`` about the queue. RabbitMQ's adapter applies
-    ``persistent`` to both, so ``persistent:false`` declares a queue that nobody else can read.
+    Here ``persistent`` applies only to the message, and ``durable`` to the queue. RabbitMQ's adapter applies
+    ``persistent`` to both, so that ``persistent:false`` declares a queue that nobody else can read.
     """
     return _named_queue(destination, headers, _flag(headers, (b"durable",)), rules)
 
@@ -214,9 +218,9 @@ def subscribed_queue(
     settings: VirtualHost,
     rules: QueueRules,
 ) -> QueueSpec | None:
-    """The queue that a SUBSCRIBE declares, or None where it only consumes.
+    """The queue that a SUBSCRIBE declares, or None if it only consumes.
 
-    ``fallback`` is the name of the queue for a topic subscription that is not durable.
+    ``fallback``: the queue's name for a topic subscription that is not durable.
     """
     if destination.kind in (DestinationKind.AMQ_QUEUE, DestinationKind.REPLY_QUEUE):
         queue_arguments(headers)  # nothing is declared, but a malformed argument is an error
@@ -228,7 +232,7 @@ def subscribed_queue(
     defaults = {b"exclusive": rules.exclusive and not durable, b"auto-delete": True}
     name = subscription_queue(destination, headers, fallback, settings)
     if b"x-queue-name" in headers:
-        # Several destinations may share the queue, and a SEND may declare it: only its name counts.
+        # Several destinations may share the queue, and a SEND may declare it. So its defaults depend only on its name.
         destination = Destination(DestinationKind.QUEUE, name)
     canonical = rules.canonical_texts(destination, settings.default_topic_exchange)
     return _spec(name_for_broker(b"x-queue-name", name), headers, durable, defaults, rules, canonical)
@@ -243,7 +247,7 @@ def _named_queue(
 
 
 def temporary_queue(identifier: bytes, rules: QueueRules, name: str = "") -> QueueSpec:
-    """The queue of ``/temp-queue/<id>`` in a reply-to: only one session reads it. An empty name is the broker's."""
+    """The queue of ``/temp-queue/<id>`` in a reply-to, for one session. With an empty name, the broker chooses one."""
     arguments = with_defaults({}, rules.defaults, (identifier,), may_be_replicated=False)
     return QueueSpec(name, exclusive=True, auto_delete=True, arguments=arguments)
 
@@ -251,7 +255,7 @@ def temporary_queue(identifier: bytes, rules: QueueRules, name: str = "") -> Que
 def subscription_queue(
     destination: Destination, headers: Mapping[bytes, bytes], fallback: bytes, settings: VirtualHost
 ) -> bytes:
-    """The name of a topic subscription's queue: what x-queue-name asks for, the durable one, or the fallback."""
+    """The name of a topic subscription's queue: that in x-queue-name, else the durable one, else ``fallback``."""
     own = headers.get(b"x-queue-name")
     if own is not None:
         return own
@@ -262,12 +266,12 @@ def subscription_queue(
 
 
 def is_durable(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a subscription is to outlive its session, by either of its two headers."""
+    """Whether a subscription is durable, by either of its two headers."""
     return read_boolean(headers.get(b"durable")) is True or read_boolean(headers.get(b"persistent")) is True
 
 
 def _flag(headers: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> bool | None:
-    """The last of several headers for one flag; an invalid value is an error."""
+    """The value of the last of several headers for one flag. Raises StompError for an invalid value."""
     value = None
     for name, text in headers.items():
         if name in names:
@@ -308,7 +312,7 @@ def _spec(
 
 
 def queue_arguments(headers: Mapping[bytes, bytes]) -> dict[str, Argument]:
-    """The headers that become arguments of queue.declare, typed.
+    """The arguments of queue.declare in the headers, converted to their types.
 
     Raises:
         StompError: "Processing error" for a malformed number or age, "Invalid header" for a text that is not UTF-8.
@@ -328,7 +332,7 @@ def queue_arguments(headers: Mapping[bytes, bytes]) -> dict[str, Argument]:
 
 
 def consumer_arguments(headers: Mapping[bytes, bytes]) -> dict[str, Argument]:
-    """The headers of SUBSCRIBE that become arguments of basic.consume, typed.
+    """The arguments of basic.consume in the headers, converted to their types.
 
     Raises:
         StompError: "Processing error" for a malformed number, "Invalid header" for a text that is not UTF-8.
@@ -355,13 +359,13 @@ def _stream_offset(text: bytes) -> Argument | None:
         return _number(_bare(text[len(_OFFSET) :]))
     if text.startswith(_TIMESTAMP):
         seconds = _number(_bare(text[len(_TIMESTAMP) :]))
-        # AMQP has no times before 1970, and no library writes those after 9999. No stream has such messages.
+        # AMQP has no times before 1970, and Python none after 9999.
         return datetime.fromtimestamp(min(max(seconds, 0), _END_OF_TIME), UTC)
     return None
 
 
 def _bare(number: bytes) -> bytes:
-    """A number of an offset, which unlike other numbers may have no spaces around it."""
+    """The digits of an offset. Unlike in other numbers, spaces around them are an error."""
     if number != number.strip(b" "):
         raise error_frames.processing_error()
     return number
@@ -388,13 +392,13 @@ def with_defaults(
     *,
     may_be_replicated: bool,
 ) -> Mapping[str, Argument]:
-    """A client's own arguments, completed by those of the first entry that fits the destination.
+    """A client's own arguments, completed by those of the first entry of ``defaults`` that matches the destination.
 
-    The queue may get another type than the entry means, because the client names a type or because the queue cannot be
-    replicated. Then it takes only the arguments that all types know; the broker would refuse the others.
+    The queue may have another type than the entry, because the client names a type, or because the queue cannot be
+    replicated. Then it gets only the arguments that all types have, because the broker refuses the others.
 
-    ``canonical`` are the texts of the destination that patterns are matched with. A queue ``may_be_replicated`` if it
-    is durable, not exclusive and not auto-delete.
+    ``canonical``: the texts of the destination to match with patterns. ``may_be_replicated``: the queue is durable, not
+    exclusive and not auto-delete.
     """
     wanted = _first_that_fits(defaults, canonical)
     if not wanted:

@@ -1,20 +1,22 @@
-"""The loss of a link: the session is held, has everything restored, and goes on.
+"""The loss of a link: the session is held, everything is restored, and the session continues.
 
-Theory of operation. A link that is lost takes channels with it: the publishing channel, those of subscriptions, or
-both. Each part of the session forgets at once what was true of its channel, and keeps what is true of the session:
+Theory of operation. With a link go its channels: the publishing channel, those of subscriptions, or both. Each part of
+the session discards the state of its channel at once, and keeps the state of the session:
 
-* `Publisher` keeps the unconfirmed messages and publishes them again, in order and before anything new, because the
-  client is held until then. So a message is published at least once, and each receipt is sent once.
-* `Subscription` keeps its place in the numbers of message-ids. The broker delivers again what was not settled. An
-  acknowledgement of a delivery of the lost channel is accepted and does nothing.
-* What the broker does not take while its nodes change, or returns because its queue is gone, is published again in the
-  same way, on another channel. A queue that was deleted is declared again; one whose node is away is waited for.
-* A subscription whose queue alone is away comes back by itself, and the rest of the session goes on (`queue_away`).
-* `DeclaredQueues` forgets everything, because the broker may have.
-* An operation that was under way is asked for again, with the frame that waits for it.
+* `Publisher` keeps the unconfirmed messages and publishes them again, in order. The client is held until then, so they
+  precede all new messages. A message is published at least once, and each receipt is sent once.
+* `Subscription` continues its numbers in message-ids. The broker delivers unsettled messages again. The gateway accepts
+  an acknowledgement of a delivery on the lost channel, and ignores it.
+* `DeclaredQueues` forgets everything, because the broker may have lost the queues.
+* An operation that was under way is asked for again, and its frame waits.
 
-Two channels are never mixed: what was encoded for the lost one is thrown away, and the link delivers nothing any more
-once it has reported its end.
+If the broker refuses messages while its nodes change, or returns them because their queue is gone, `Publisher`
+publishes them again in the same way on a new channel. The gateway declares a deleted queue again, and waits for one
+whose node is away. If only the queue of a subscription is away, that subscription alone is restored, and the rest of
+the session continues (`queue_away`).
+
+State of two channels is never mixed: data encoded for the lost one is dropped, and a link delivers nothing after it has
+reported its end.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _STREAM_OFFSET: Final = "x-stream-offset"
 
 
 class RideThrough:
-    """Takes a session through the loss of a link, if its virtual host wants that; else the session ends."""
+    """Has a session restored after the loss of a link if its virtual host rides through; otherwise ends the session."""
 
     __slots__ = ("_cause", "_context", "_interrupted", "_is_refusal", "_publisher", "_transactions")
 
@@ -46,20 +48,20 @@ class RideThrough:
         self._context = context
         self._publisher = publisher
         self._transactions = transactions
-        # The first loss, until everything is back.
+        # Code and text of the first loss, until everything is restored.
         self._cause: tuple[int, str] | None = None
-        # Nothing is lost but the publishing channel, because of a message that is not published again.
+        # Whether only the publishing channel is lost, because of a message that is not published again.
         self._is_refusal = False
         # The operation that was interrupted before the last recovery.
         self._interrupted: PendingOperation | None = None
 
     @property
     def is_under_way(self) -> bool:
-        """Whether something is lost and not back yet."""
+        """Whether something that was lost is not restored yet."""
         return self._cause is not None
 
     def link_lost(self, event: ops.LinkLost) -> None:
-        """A link is lost."""
+        """Discard what was lost with a link, and hold the session."""
         context = self._context
         error = error_frames.broker_error(event.code, event.text, context.settings, CloseReason.LINK_LOST)
         if not context.rides_through or error.close is CloseReason.TOKEN_EXPIRED:
@@ -78,7 +80,7 @@ class RideThrough:
         self._transactions.deliveries_lost()
 
     def interrupted(self, event: ops.OperationInterrupted) -> None:
-        """The operation under way failed with its link, or because no broker answers."""
+        """Keep an operation that failed with its link, or because no broker answers, to ask for it again."""
         context = self._context
         if not context.rides_through or isinstance(context.operation, ops.CloseUpstream):
             self._fail(event.code, event.text)
@@ -89,17 +91,17 @@ class RideThrough:
         context.pending.interrupt()
 
     def is_virtual_host_going(self, code: int) -> bool:
-        """Whether the broker, which refused a message, misses an exchange that only goes with its virtual host.
+        """Whether the broker refused a message for lack of an exchange that disappears only with its virtual host.
 
-        RabbitMQ deletes a virtual host's exchanges some time before it closes the connections.
+        RabbitMQ deletes the exchanges of a virtual host some time before it closes its connections.
         """
         confirms = self._publisher.confirms
         return self._context.rides_through and code == _NOT_FOUND and confirms.are_for_predeclared_exchanges
 
     def publish_refused(self, code: int, text: str) -> bool:
-        """The broker has closed the publishing channel because of a message; whether the session goes on without it.
+        """Continue after the broker closed the publishing channel because of a message.
 
-        It goes on if it is to, and if it is known which message the broker means.
+        Returns whether the session continues: it may do so, and it is known which message the broker means.
         """
         context = self._context
         if not context.keeps_after_send_error or context.state is State.CLOSED:
@@ -113,7 +115,7 @@ class RideThrough:
         return True
 
     def queue_away(self, event: ops.QueueAway) -> None:
-        """A subscription has lost its consumer, perhaps because its queue is away. The session waits for nothing."""
+        """Note that a subscription lost its consumer, perhaps because its queue is away. The session is not held."""
         context = self._context
         if context.subscriptions.is_current(event.subscription):
             event.subscription.awaits_queue = True
@@ -122,7 +124,7 @@ class RideThrough:
                 context.observer.queue_away(event.subscription)
 
     def queue_back(self, event: ops.QueueBack) -> None:
-        """Such a subscription has a consumer again."""
+        """Note that such a subscription has a consumer again."""
         context, subscription = self._context, event.subscription
         if context.subscriptions.is_current(subscription):
             subscription.awaits_queue = False
@@ -131,36 +133,36 @@ class RideThrough:
                 context.observer.queue_back(subscription)
 
     def channel_lost(self, code: int, text: str, hold: Hold = Hold.LINK_LOST) -> None:
-        """The broker closed the publishing channel, but not because of the client."""
+        """Give up the publishing channel, which the broker closed, or which is to be replaced."""
         self._hold(code, text, hold)
         if not self._publisher.is_lost:
             self._publisher.lost()
 
     @property
     def _is_again(self) -> bool:
-        """Whether the operation in front was interrupted before, too."""
+        """Whether the first operation was interrupted before the last recovery, too."""
         asked = self._context.pending.asked
         return bool(asked) and asked[0] is self._interrupted
 
     def refused(self) -> None:
-        """The broker did not take messages that it may take later, for a queue that elects its leader for example."""
+        """Have refused messages published again, for example because their queue is electing a leader."""
         publisher = self._publisher
         if not publisher.confirms.has_refused or isinstance(self._context.pending.last, ops.FindQueues):
             return
         if publisher.is_in_doubt and not self.is_under_way:
             self._context.ask(ops.FindQueues(publisher.confirms.refused_queues), None)
             return
-        # On this channel it may refuse everything for that queue from now on.
-        self.channel_lost(_CONNECTION_FORCED, "CONNECTION_FORCED - the broker took no message", Hold.QUEUE_AWAY)
+        # On the old channel the broker may refuse everything for that queue.
+        self.channel_lost(_CONNECTION_FORCED, "CONNECTION_FORCED - the broker accepted no messages", Hold.QUEUE_AWAY)
         self.advance()
 
     def queues_found(self, event: ops.QueuesFound) -> None:
-        """It is known why the broker rejected messages: their queue is away, or it takes none."""
+        """Learn whether the queues of rejected messages are missing, or exist and accept no messages."""
         self._context.operation_done()
         publisher = self._publisher
         if publisher.is_in_doubt and not event.is_any_missing and not publisher.is_lost:
             publisher.give_up_refused()
-        # Else they are away, or the broker has returned others meanwhile.
+        # Otherwise a queue is missing, or the broker has returned messages meanwhile.
         publisher.is_in_doubt = False
         self.refused()
 
@@ -170,14 +172,14 @@ class RideThrough:
         self._context.holds.add(hold)
 
     def advance(self) -> None:
-        """Ask for a recovery once nothing else is under way. Called after every event."""
+        """Ask for a recovery, if something is lost and nothing else is under way. Call it after every event."""
         context = self._context
         if context.pending.is_under_way or context.state is State.CLOSED:
             return
         if self._cause is None:
             self._interrupted = None
             return
-        lost = self.what_is_lost()
+        lost = self.recovery_request()
         if not (lost.subscriptions or lost.publishing or context.pending.is_interrupted):
             self._end()
             return
@@ -185,16 +187,16 @@ class RideThrough:
         context.pending.recover(lost)
 
     def forget_operation(self) -> None:
-        """The session is over."""
+        """Drop the operation, at the end of the session."""
         self._interrupted = None
 
-    def what_is_lost(self) -> ops.Recover:
-        """The request to restore everything lost by now, perhaps more than before: another link may have been lost."""
+    def recovery_request(self) -> ops.Recover:
+        """The request to restore everything that is lost by now. It may grow while a recovery runs."""
         context = self._context
         publishing = self._publisher.is_lost
         lost = [each for each in context.subscriptions.all if each.must_return]
         if context.state is State.DRAINING:
-            # A publishing channel is needed only for unconfirmed messages, and subscriptions are not needed at all.
+            # The session is ending. It needs no subscriptions, and a channel only for unconfirmed messages.
             publishing, lost = publishing and bool(self._publisher.confirms), []
         requests = [request_of(each) for each in lost]
         queues = self._publisher.queues_of_unconfirmed if publishing else ()
@@ -206,7 +208,7 @@ class RideThrough:
         )
 
     def recovered(self, event: ops.Recovered) -> None:
-        """Everything is back, unless another link was lost meanwhile; then ``advance`` asks again."""
+        """Take the restored channels. If another link was lost meanwhile, ``advance`` asks for another recovery."""
         context = self._context
         if event.publisher is not None:
             for queue in self._publisher.queues_of_unconfirmed:
@@ -219,7 +221,7 @@ class RideThrough:
             try:
                 self._publisher.restored(event.publisher)
             except CodecError as error:
-                # The broker that answers now takes shorter frames than the one before.
+                # This broker has a smaller limit for frames than the one before.
                 refusal = error_frames.not_for_amqp(str(error))
                 context.fail(error_frames.closed_for(refusal, CloseReason.LINK_LOST))
                 return
@@ -228,14 +230,14 @@ class RideThrough:
             context.pending.resume()
 
     def _end(self) -> None:
-        """Everything is back, or not needed any more."""
+        """End the ride-through: everything is restored, or no longer needed."""
         self._cause, self._is_refusal = None, False
         self._context.holds -= {Hold.LINK_LOST, Hold.QUEUE_AWAY}
 
     def failed(self, event: ops.RecoveryFailed) -> None:
-        """It took too long, or the broker refuses something, or closes the link because of it."""
+        """End the session, unless only refused messages made the recovery take too long: these get an ERROR."""
         if not event.code and not event.is_down and self._publisher.confirms.has_refused:
-            # That was all that the time was for. The channel still comes back.
+            # The recovery was waiting only for these messages to be accepted. ``advance`` restores the channel.
             self._context.pending.recovered()
             self._publisher.give_up_refused()
             return
@@ -248,10 +250,14 @@ class RideThrough:
 
 
 def rename_queue(context: SessionContext, subscription: Subscription) -> bool:
-    """Give a topic's subscription another queue, unless it is durable or named by the client. Returns whether it did.
+    """Let a topic's subscription use a new queue name, unless its queue is durable or named by the client.
 
-    A queue that ends with its node need not be waited for. And RabbitMQ deletes what a lost node had by name, also some
-    time after it is back: a queue that was declared again under its old name goes, too, and its consumer is not told.
+    RabbitMQ deletes the queues of a lost node by name, sometimes after the node is back. A queue declared again under
+    its old name would be deleted, too, and its consumer would not be told. With a new name, the session need not wait
+    for the old queue either.
+
+    Returns:
+        Whether the name was changed.
     """
     request = subscription.request
     if request is None or request.queue is None or request.binding is None:
@@ -265,22 +271,22 @@ def rename_queue(context: SessionContext, subscription: Subscription) -> bool:
 
 
 def _consumes_its_queue(subscription: Subscription) -> bool:
-    """Whether the broker has answered that the consumer runs.
+    """Whether the subscription's consumer has run.
 
-    A queue that was perhaps declared and never consumed is declared again under its name: RabbitMQ deletes an
-    auto-delete queue with its last consumer, and so one that never had any stays for ever.
+    If not, the queue must keep its name. It may have been declared already, and RabbitMQ never deletes an auto-delete
+    queue that has had no consumer.
     """
     return subscription.request is not None and subscription.queue == subscription.request.queue_name
 
 
 def is_exclusive(subscription: Subscription) -> bool:
-    """Whether a subscription's queue belongs to its session, which declares it again itself."""
+    """Whether a subscription's queue is exclusive to its session."""
     queue = None if subscription.request is None else subscription.request.queue
     return queue is not None and queue.exclusive
 
 
 def request_of(subscription: Subscription) -> ops.Subscribe | None:
-    """The operation that brings a subscription back; of a stream, from the first message that the client has not."""
+    """The operation that restores a subscription. A stream continues with the first message that did not arrive."""
     request = subscription.request
     if request is None or subscription.next_offset is None:
         return request

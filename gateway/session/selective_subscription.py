@@ -1,7 +1,7 @@
-"""Subscriptions with a selector: messages that do not match are acknowledged to the broker, unseen by the client.
+"""Subscriptions with a selector: the gateway acknowledges messages that do not match, and the client never sees them.
 
-Such a message takes a delivery tag, so that the client's numbers have gaps. With ack:auto it is settled with those
-around it. Otherwise it is settled in the same round of the event loop, so that it takes no room in the prefetch.
+Such a message has a delivery tag, so the numbers in message-ids have gaps. With ack:auto it is settled with the
+messages around it. Otherwise it is settled in the same event loop iteration, so that it takes no room in the prefetch.
 """
 
 from __future__ import annotations
@@ -22,33 +22,36 @@ from gateway.session.subscription import LARGEST_CACHED_BLOCK, RECEIPT_FIELD, Su
 from gateway.stomp.block_cache import BlockCache
 
 _MOST_BYTES: Final = 100_000
-# The memory of an entry besides its block, as measured.
+# The memory of a cache entry in bytes besides its key, as measured.
 _ENTRY: Final = 150
 
 
 class SelectiveLedger(DeliveryLedger):
-    """A `DeliveryLedger` of deliveries of which the client does not get all."""
+    """A `DeliveryLedger` for deliveries some of which are filtered out."""
 
     __slots__ = ("_unsettled_filtered",)
 
     def __init__(self, mode: AckMode) -> None:
         super().__init__(mode)
-        # With ack:auto: filtered out since everything was settled.
+        # With ack:auto, the messages that were filtered out since everything was last settled.
         self._unsettled_filtered = 0
 
     @property
     def outstanding(self) -> int:
-        """Deliveries to the client that are not settled."""
+        """The number of deliveries to the client that are not settled."""
         return super().outstanding - self._unsettled_filtered
 
     def filter_out(self, tag: int, count: int) -> None:
-        """Record consecutive deliveries, from this tag on, that the client does not get, and acknowledge them."""
+        """Acknowledge ``count`` consecutive deliveries, from this tag on, that were filtered out.
+
+        Raises CodecError if the tag is not the next one.
+        """
         if tag != self.last_tag + 1:
             raise CodecError(OUT_OF_ORDER)
         self.last_tag = last = self.last_tag + count
         self.filtered += count
         if self._mode is AckMode.AUTO:
-            # One basic.ack for all deliveries settles these, too.
+            # The basic.ack for all deliveries settles these, too.
             self._unsettled_filtered += count
         elif tag == self._settled_up_to + 1 and not self._unsettled_below:
             self._settled_up_to = self._pending_multiple = last
@@ -75,12 +78,12 @@ class SelectiveLedger(DeliveryLedger):
             self._frames.append(filtered)
 
 
-# What selectors have said, by route and properties: the same for all subscriptions that have one.
+# The results of each selector, by route and properties. All subscriptions with the same selector share them.
 _VERDICTS: Final = WeakKeyDictionary[Selector, BlockCache[bool]]()
 
 
 class Selection:
-    """The results of a selector, by route and properties; ``is_selected`` is that of the last message."""
+    """Applies a selector. ``is_selected`` is the result for the last message."""
 
     __slots__ = ("_selector", "_verdicts", "is_selected", "properties", "route")
 
@@ -88,11 +91,11 @@ class Selection:
         self._selector = selector
         self._verdicts = _verdicts_of(selector)
         self.is_selected = False
-        # What the last message had; empty where that is large, since nobody may keep it.
+        # Those of the last message; empty if they are too large to keep.
         self.route = self.properties = b""
 
     def look(self, route: bytes, properties: bytes) -> None:
-        """Look at a message. Its headers are read if they are new to all with this selector."""
+        """Apply the selector to a message. The result for the same route and properties is cached."""
         key = route + properties
         is_kept = len(key) <= LARGEST_CACHED_BLOCK
         self.route, self.properties = (route, properties) if is_kept else (b"", b"")
@@ -108,7 +111,7 @@ class Selection:
 
 
 class SelectiveSubscription(Subscription):
-    """A `Subscription` with a selector: it looks at the headers of each message before it goes its way."""
+    """A `Subscription` with a selector, which it applies to each message first."""
 
     __slots__ = ("selection",)
 
@@ -120,11 +123,11 @@ class SelectiveSubscription(Subscription):
     selection: Selection
 
     def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: Body) -> None:
-        """See `Subscription.deliver`. HOT: once per message, or once for many that are alike."""
+        """See `Subscription.deliver`. HOT: once per message, or once for many similar ones."""
         selection = self.selection
         if route is not selection.route or properties is not selection.properties:
             if self.is_stream is not False:
-                # A restored subscription continues after the last message, selected or not.
+                # A restored subscription continues after the last message, whether it matched or not.
                 self._follow_stream(properties)
             selection.look(route, properties)
         if selection.is_selected:

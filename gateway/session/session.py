@@ -1,21 +1,20 @@
-"""One STOMP session: frames, deliveries and events in; bytes for the client and the broker, and operations, out.
+"""One STOMP session. It takes frames, deliveries and events, and returns bytes for client and broker, and operations.
 
 The server calls `Session`, reads the `SessionContext` that its parts share, and calls two of the parts: `Subscriptions`
-with each `Subscription`, for deliveries and their settling, and `PublisherConfirms`, which knows what is unanswered.
-docs/architecture.md draws the parts. `COMMANDS`, at the end of this file, maps state and command to the part that
-carries it out.
+with each `Subscription`, to deliver and settle, and `PublisherConfirms`, which has the unconfirmed messages.
+docs/architecture.md draws the parts. `COMMANDS`, at the end of this file, maps state and command to a handler.
 
-The server feeds a session and carries out what it asks for:
+How the server uses a session:
 
-* in: ``run`` with the decoder that holds the client's bytes; ``confirm``, ``message_returned`` and
-  ``Subscription.deliver`` from the broker; ``handle`` for events; ``time_passed``; and reasons in ``holds``;
-* out: ``output`` for the client, ``take_publishes`` and ``Subscriptions.take_settlements`` for the broker,
-  ``take_operation``, and ``take_errors`` for the log. All are collected per batch, and none of them waits;
-* questions: ``state``, ``wants_read``, ``holds``, ``close_reason``, and whatever else ``context`` has.
+* input: ``run`` with the decoder that has the client's bytes; ``confirm``, ``message_returned`` and
+  ``Subscription.deliver`` from the broker; ``handle`` for events; ``time_passed``; and its own reasons in ``holds``;
+* output: ``output`` for the client, ``take_publishes`` and ``Subscriptions.take_settlements`` for the broker,
+  ``take_operation`` for the bridge, and ``take_errors`` for the log. The server fetches them once per batch;
+* questions: ``state``, ``wants_read``, ``holds``, ``close_reason``, and the attributes of ``context``.
 
-Frames take effect in order. A frame that first needs something from the broker (a channel, a queue) asks for one
-operation. Later frames wait in the decoder meanwhile, because the session is *held*. A hold is a named reason
-not to read, so ``holds`` explains why a client stalls.
+Frames take effect in order. A frame that needs something from the broker, such as a channel or a queue, asks for an
+operation. Meanwhile the session is *held*: later frames wait in the decoder. A hold is a named reason not to read the
+client, so ``holds`` explains why a client stalls.
 """
 
 from __future__ import annotations
@@ -42,19 +41,19 @@ from gateway.stomp.frame import Frame
 from gateway.stomp.heartbeat import Heartbeats
 
 NO_TURN_LIMIT: Final = 1 << 62
-"""A turn may take all frames that there are."""
+"""For ``max_frames_per_turn``: a turn may take any number of frames."""
 
-# Frames between two looks at the clock. A frame of a hundred headers takes a fifth of a millisecond.
+# The session reads the clock after this many frames. A frame with a hundred headers takes a fifth of a millisecond.
 _FRAMES_PER_CHECK: Final = 16
 
-# So many SENDs that are alike, which cost two microseconds each, are carried out between two such looks.
+# Up to this many similar SENDs, at two microseconds each, count as one of these frames.
 _SENDS_PER_CHECK: Final = 128
 
 _TOPIC: Final = b"/topic/"
 
-# Ends for which the client, or one of its messages, is to blame. Unsettled deliveries then count toward a queue's
-# delivery-limit, as with the plugin: a message that makes its clients fail is dead-lettered in the end.
-_LEFT_BY_CLIENT: Final = frozenset(
+# The client, or one of its messages, caused these ends. Unsettled deliveries then count toward a queue's
+# delivery-limit, as with the plugin, so that a message on which its clients fail is finally dead-lettered.
+_ENDED_BY_CLIENT: Final = frozenset(
     (
         CloseReason.DISCONNECT, CloseReason.CLIENT_GONE, CloseReason.HEART_BEAT_TIMEOUT, CloseReason.MALFORMED_FRAME,
         CloseReason.PROTOCOL_ERROR, CloseReason.INTERNAL_ERROR,
@@ -63,7 +62,7 @@ _LEFT_BY_CLIENT: Final = frozenset(
 
 _ACCESS_REFUSED: Final = 403
 
-# Holds with which SENDs wait for the broker to take messages.
+# With these holds, SENDs may be waiting for the broker.
 _FOR_BROKER: Final = frozenset(
     (
         Hold.OPERATION, Hold.CONFIRM_WINDOW, Hold.LINK_WRITE, Hold.LINK_LOST, Hold.QUEUE_AWAY, Hold.REPLAY,
@@ -71,12 +70,12 @@ _FOR_BROKER: Final = frozenset(
     )
 )  # fmt: skip
 
-# What makes the session publish.
+# The commands that make the session publish.
 _SENDS: Final = (b"SEND", b"COMMIT")
 
 
 def _no_time() -> float:
-    """The clock of a session whose turns are not bounded by time."""
+    """The clock of a session whose turns have no time limit."""
     return 0.0
 
 
@@ -84,9 +83,11 @@ class Session:
     """One STOMP session.
 
     Args:
-        product: the gateway's name and version.
-        limits: of the decoder; raised once the client has logged in.
-        now: in seconds, on the clock of ``time_passed``.
+        identity: the session's unguessable name: the ``session`` header of CONNECTED, part of ack ids and queue names.
+        product: the gateway's name and version, for the ``server`` header of CONNECTED.
+        resolve: finds the virtual host with a name or alias; with None, the default one.
+        limits: the decoder's limits, which the session raises after the login.
+        now: the time in seconds, on the clock of ``time_passed``.
     """
 
     __slots__ = (
@@ -102,25 +103,25 @@ class Session:
         default = resolve(None)
         context = self.context = SessionContext(identity, strict=default is not None and default.strict)
         self._limits = limits
-        # For the server to read. It empties ``output``, resets the urgency of ``auto_acks``, and has holds of its own.
+        # The server reads these. It empties ``output``, resets the urgency of ``auto_acks``, and adds holds of its own.
         self.identity = identity
         self.output = context.output
         self.holds = context.holds
         self.subscriptions = context.subscriptions
         self.traffic = context.traffic
         self.auto_acks = context.subscriptions.auto_acks
-        # The names of the queues that are away, and for which the session has messages. Set by the server.
+        # Queues that are away and for which the session has messages. Set by the server.
         self.awaited_for_sends: tuple[str, ...] = ()
-        # The most frames that one call of ``run`` takes, and whether the last call ended there, or for its time.
+        # The most frames that one call of ``run`` takes, and whether the last call reached that, or its time limit.
         self.max_frames_per_turn = NO_TURN_LIMIT
         self.reached_turn_limit = False
-        # Whether SENDs are not held any longer but refused, because the broker has taken no messages for a long time.
+        # True while SENDs are refused instead of held, because the broker has accepted no messages for a long time.
         self.refuses_sends = False
-        # Since when the broker takes none, and how many it had confirmed by then.
+        # The time since when the broker accepts none, and the number of messages that it had confirmed by then.
         self._stalled: tuple[float, int] | None = None
-        # Methods that messages have followed, and that the broker has not answered. Set by the server.
+        # The number of unanswered methods after which messages were published without waiting. Set by the server.
         self.unanswered = 0
-        # Time, by any clock, and how long a call of ``run`` may take by it: frames differ in cost.
+        # A call of ``run`` ends after _turn_time by this clock, because frames differ in cost.
         self._clock: Callable[[], float] = _no_time
         self._turn_time = 0.0
 
@@ -137,14 +138,14 @@ class Session:
     # Questions.
 
     def can_leave(self, subscriptions: Iterable[Subscription]) -> bool:
-        """Whether these subscriptions, or the publishing channel, could move to another link at a quiet moment.
+        """Whether these subscriptions, or without any the publishing channel, could move to another link.
 
-        The session must be able to bring them back, and their queues must outlive their last consumer.
+        The session must be able to restore them, and their queues must outlive their last consumer.
         """
         return self.context.rides_through and all(map(_outlives_consumers, subscriptions))
 
     def is_quiet(self, subscriptions: Iterable[Subscription]) -> bool:
-        """Whether nothing is under way: no operation, and no delivery of these subscriptions that is not settled."""
+        """Whether no operation is under way, and every delivery of these subscriptions is settled."""
         context = self.context
         return (
             context.state is State.CONNECTED
@@ -154,7 +155,7 @@ class Session:
         )
 
     def renew_publisher(self) -> bool:
-        """Ask for another publishing channel in place of the present one; False if something else is under way."""
+        """Ask for a new publishing channel in place of the present one. Returns False if something is under way."""
         context = self.context
         if not self.is_quiet(()) or self.has_publishes or Hold.COMMIT in self.holds:
             return False
@@ -163,12 +164,12 @@ class Session:
 
     @property
     def is_recovering(self) -> bool:
-        """Whether something that was lost with a link is not back yet."""
+        """Whether something that was lost with a link is not restored yet."""
         return self._ride_through.is_under_way
 
     @property
     def state(self) -> State:
-        """Where the session is in its life."""
+        """The session's state."""
         return self.context.state
 
     @property
@@ -178,13 +179,13 @@ class Session:
 
     @property
     def close_reason(self) -> CloseReason | None:
-        """Why the session is closed; None before."""
+        """Why the session closed; None while it is open."""
         return self.context.close_reason
 
     @property
-    def is_left_by_client(self) -> bool:
-        """Whether the client ends the session, or has to; and not the gateway, an operator or the broker."""
-        return self.close_reason in _LEFT_BY_CLIENT or self._disconnect.is_by_client
+    def is_ended_by_client(self) -> bool:
+        """Whether the client ended the session or caused its end; not the gateway, an operator or the broker."""
+        return self.close_reason in _ENDED_BY_CLIENT or self._disconnect.is_by_client
 
     @property
     def settings(self) -> VirtualHost:
@@ -193,22 +194,22 @@ class Session:
 
     @property
     def login(self) -> bytes | None:
-        """The user's name; None before the login."""
+        """The user's name as received; None before the login."""
         return self.context.login
 
     @property
     def version(self) -> bytes:
-        """The version of STOMP that was agreed on."""
+        """The negotiated version of STOMP, for example ``b"1.2"``."""
         return self.context.version
 
     @property
     def heartbeats(self) -> Heartbeats:
-        """The heart-beats that were agreed on."""
+        """The negotiated heart-beats."""
         return self._connect.heartbeats
 
     @property
     def certificate_name(self) -> str | None:
-        """The name in the client's certificate, where that may stand in for a login."""
+        """The user's name in the client's certificate, if clients of this listener may log in by certificate."""
         return self._connect.client.certificate_name
 
     @property
@@ -218,25 +219,25 @@ class Session:
 
     @property
     def operation(self) -> ops.Operation | None:
-        """The operation that the broker carries out."""
+        """The operation that the session waits for first, if any."""
         return self.context.operation
 
     @property
     def has_frame(self) -> bool:
-        """Whether a frame that the decoder has handed out waits to be carried out."""
+        """Whether a frame that the decoder has returned is still waiting."""
         return self.context.pending.has_frame
 
     def declarations_answered(self, last: int) -> bool:
-        """The broker has carried out this many declarations. Returns whether the session may go on."""
+        """Note that the broker has carried out this many declarations. Returns whether this released the session."""
         return self._publisher.declarations_answered(last)
 
-    def what_is_lost(self) -> ops.Recover:
+    def recovery_request(self) -> ops.Recover:
         """The subscriptions and channels that the pending recovery has to restore now."""
-        return self._ride_through.what_is_lost()
+        return self._ride_through.recovery_request()
 
     @property
     def awaited_queues(self) -> list[str]:
-        """The names of the queues that it waits for, because they are away."""
+        """The names of the queues that the session waits for because they are away."""
         away = [each.queue for each in self.subscriptions.all if each.awaits_queue]
         return list(dict.fromkeys((*away, *self.awaited_for_sends)))
 
@@ -247,28 +248,28 @@ class Session:
     # Facts from the server.
 
     def set_client(self, client: ClientFacts, observe: Callable[[], SessionObserver | None] = lambda: None) -> None:
-        """Note what the server knows of the client. ``observe`` is called at the login, for the session's observer."""
+        """Set the facts about the client. ``observe`` is called after the login and returns the session's observer."""
         self._connect.set_client(client, observe)
 
     def set_turn_time(self, clock: Callable[[], float], duration: float) -> None:
-        """Bound the time that one call of ``run`` takes; by this clock, and not counting the frame under way."""
+        """Let a call of ``run`` begin no more frames after ``duration``, in the unit of ``clock``."""
         self._clock, self._turn_time = clock, duration
 
     def set_blocked(self, blocked: bool) -> None:
-        """Note a broker alarm, or its end. During an alarm the client is held after its next SEND."""
+        """Note that the broker raised an alarm or ended it. During an alarm, the next SEND holds the client."""
         self._publisher.set_blocked(blocked)
 
     def time_passed(self, now: float) -> None:
-        """Note the time, and drop transactions that were open for too long.
+        """Abort transactions that were open for too long, and refuse SENDs that have been held for too long.
 
-        ``now`` is in seconds, on any clock that only goes forward.
+        ``now`` is in seconds, on a monotonic clock.
         """
         self._transactions.time_passed(now)
         if self.settings.hold_sends_for is not None:
             self._look_for_stall(now, self.settings.hold_sends_for)
 
     def _look_for_stall(self, now: float, longest: float) -> None:
-        """Refuse SENDs from now on if they have waited for the broker for so long."""
+        """Refuse SENDs from now on if they have waited for the broker for ``longest`` seconds."""
         confirmed = self.traffic.confirmed
         if not self._is_stalled:
             self._stalled = None
@@ -279,21 +280,21 @@ class Session:
 
     @property
     def _is_stalled(self) -> bool:
-        """Whether nothing but the broker, which takes no messages, keeps SENDs from being carried out."""
+        """Whether SENDs are held, and only because the broker accepts no messages."""
         holds, pending = self.holds, self.context.pending
         if not holds or not holds <= _FOR_BROKER or self.context.state is not State.CONNECTED:
             return False
         if holds <= {Hold.LINK_WRITE} and not self.has_confirms:
-            # Nothing says that the broker takes no messages; it reads them more slowly than they come.
+            # Without confirms, a full link may only mean that the broker reads slowly.
             return False
-        # After another frame, a SEND waits for its turn.
+        # A SEND after another pending frame waits for that frame, and not for the broker.
         is_for_send = all(isinstance(each.operation, ops.PreparePublisher) for each in pending.asked)
         return is_for_send and pending.postponed is None
 
     # Frames from the client.
 
     def run(self, decoder: Decoder) -> None:
-        """Carry out the client's frames until there are no more, or the session is held, or the turn is over.
+        """Carry out the client's frames until there are no more, the session is held, or the turn is over.
 
         HOT: the loop of every frame.
         """
@@ -334,7 +335,7 @@ class Session:
             context.traffic.frames_received += received
 
     def _run_held(self, decoder: Decoder) -> None:
-        """Carry out the frames that were held as far as their turn has come, or refuse SENDs that are held."""
+        """Carry out postponed frames whose turn has come. Refuse held SENDs if ``refuses_sends`` is set."""
         context = self.context
         while context.pending.has_frame and (waiting := context.take_frame()) is not None:
             self._carry_out(waiting)
@@ -343,7 +344,7 @@ class Session:
             self._refuse_sends(decoder)
 
     def _refuse_sends(self, decoder: Decoder) -> None:
-        """Answer SENDs with an ERROR until the broker takes messages, or another frame comes, which waits."""
+        """Answer SENDs with an ERROR until the broker accepts messages or another frame arrives, which then waits."""
         context, seconds = self.context, self.settings.hold_sends_for or 0.0
         for _ in range(self.max_frames_per_turn):
             if not self._is_stalled:
@@ -362,9 +363,9 @@ class Session:
         self.reached_turn_limit = True
 
     def malformed(self, error: FrameError) -> None:
-        """Tell the client what is wrong with its bytes, and close."""
+        """Close the session with an ERROR about bytes that violate the grammar or a limit."""
         if isinstance(error, TlsHandshakeError) and self.login is None:
-            # The client waits for a TLS handshake, and would not understand an ERROR.
+            # The client expects a TLS handshake and would not understand an ERROR.
             self.context.close(CloseReason.TLS_ON_PLAIN_PORT)
         elif isinstance(error, HttpRequestError) and self.login is None:
             self.context.output.append(error_frames.HTTP_ANSWER)
@@ -379,7 +380,7 @@ class Session:
         return self._acknowledgements.settle_plain(frame, decoder, most)
 
     def _carry_out(self, frame: Frame) -> None:
-        """One look-up in the state table, one call."""
+        """Call the handler of a frame, and answer its error."""
         context = self.context
         try:
             handler = COMMANDS[context.state].get(frame.header_block.command)
@@ -399,7 +400,7 @@ class Session:
         if frame.command != b"SEND":
             context.fail(error, receipt)
         elif context.on_send_error != "close" and b"transaction" in frame.headers:
-            # Its COMMIT would leave it out.
+            # The session must end, or the transaction's COMMIT would succeed without this SEND.
             context.fail(error_frames.closed_for(error, error.close or CloseReason.BROKER_ERROR), receipt)
         else:
             context.fail_send(error, receipt)
@@ -414,7 +415,12 @@ class Session:
     def confirm(self, sequence: int, multiple: bool, accepted: bool) -> None:
         """Take the broker's basic.ack or basic.nack of published messages.
 
-        HOT: once per confirm of the broker, which mostly means many messages.
+        HOT: once per confirm, which usually covers many messages.
+
+        Args:
+            sequence: the publish sequence number.
+            multiple: the answer is for all messages up to this one.
+            accepted: true for basic.ack.
         """
         if self.context.state is State.CLOSED:
             return
@@ -425,15 +431,15 @@ class Session:
             self._disconnect.advance()
 
     def message_returned(self, returned: Return) -> None:
-        """Take a mandatory message that the broker returned; its confirm follows."""
+        """Take a mandatory message that the broker returned. Its confirm follows."""
         if self.context.state is not State.CLOSED:
             self._publisher.message_returned(returned)
             self._ride_through.refused()
 
     def handle(self, event: ops.Event, operation: ops.Operation | None = None) -> None:
-        """Take the answer to an operation, or what happened at the broker.
+        """Take an event: the answer to an operation, or something that happened at the broker.
 
-        ``operation`` is the one that is answered, where several may be under way.
+        ``operation``: the one that is answered. It is needed for SUBSCRIBEs, of which several may be under way.
         """
         if self.context.state is State.CLOSED:
             return
@@ -463,20 +469,20 @@ class Session:
             return
         if event.may_pass and context.rides_through:
             if isinstance(operation, ops.PreparePublisher):
-                # It was refused on the publishing channel.
+                # The refusal closed the publishing channel.
                 self._ride_through.channel_lost(event.code, event.text)
             self._ride_through.interrupted(ops.OperationInterrupted(event.code, event.text))
             return
         if event.code == _ACCESS_REFUSED and self._publisher.ask_for_name(operation):
             return
         if isinstance(operation, ops.PreparePublisher):
-            # The end of an alarm is not waited for any longer.
+            # The SEND that waited for the end of an alarm has failed.
             self.holds.discard(Hold.BROKER_BLOCKED)
         frame = context.operation_failed()
         receipt = context.receipt_of(frame)
         if not event.of_publish and frame is not None and frame.command in _SENDS and context.keeps_after_send_error:
             if isinstance(operation, ops.PreparePublisher) and operation.is_fresh:
-                # The state of the channel that was to be replaced is unknown.
+                # It is unknown whether the old channel still exists.
                 self._ride_through.channel_lost(event.code, event.text)
             self._fail(error_frames.broker_error(event.code, event.text, self.settings), frame)
             return
@@ -487,14 +493,14 @@ class Session:
         context.fail(refusal(event.code, event.text, self.settings), receipt)
 
     def _survives_refusal(self, event: ops.OperationFailed, operation: ops.Operation | None) -> bool:
-        """Whether the session goes on, or ends in order, although its operation failed with a message's refusal."""
+        """Whether the session continues, or ends in order, although a refused message made its operation fail."""
         context = self.context
         if self._ride_through.is_virtual_host_going(event.code):
             self._ride_through.channel_lost(event.code, event.text)
             self._ride_through.interrupted(ops.OperationInterrupted(event.code, event.text))
             return True
         if isinstance(operation, ops.CloseUpstream) and context.keeps_after_send_error and self._publisher.is_lost:
-            # The client knows already which message the broker refused, and everything else is answered.
+            # The client has the ERROR for the refused message, and everything else is answered.
             self._disconnect.upstream_closed(ops.UpstreamClosed())
             return True
         if not self._ride_through.publish_refused(event.code, event.text):
@@ -523,7 +529,7 @@ class Session:
     def _interrupted(self, event: ops.OperationInterrupted) -> None:
         is_end = isinstance(self.context.operation, ops.CloseUpstream)
         if is_end and self.context.rides_through and not self._publisher.publishes_blindly:
-            # Everything was confirmed before, and the broker itself has closed the channels that were left.
+            # Everything is confirmed, and the other channels are gone with the link.
             self._disconnect.upstream_closed(ops.UpstreamClosed())
         else:
             self._ride_through.interrupted(event)
@@ -536,39 +542,39 @@ class Session:
         return self._publisher.has_output
 
     def take_publishes(self, at_most: int | None = None) -> list[Piece]:
-        """The AMQP frames for the publishing channel since the last call.
+        """Return the AMQP frames for the publishing channel since the last call.
 
-        ``at_most`` is in bytes: messages of a COMMIT that begin after it are left for the next call.
+        ``at_most``: leave the messages of a COMMIT that begin after this many bytes for the next call.
         """
         return self._publisher.take_output(at_most)
 
     def take_operation(self) -> ops.Operation | None:
-        """The operation to carry out, handed out once."""
+        """Return the next operation to carry out, once; None if there is none."""
         return self.context.pending.take()
 
     def take_errors(self) -> list[StompError]:
-        """The ERRORs since the last call, sent or only to be logged and counted."""
+        """Return the ERRORs since the last call, for log and counters. Some of them were not sent to the client."""
         errors, self.context.unlogged_errors = self.context.unlogged_errors, []
         return errors
 
     # The end.
 
     def shut_down(self) -> None:
-        """The gateway is stopping: read nothing more, wait for confirms, tell the client, close."""
+        """Begin an orderly end: read nothing more, wait for confirms, send an ERROR, close."""
         self._disconnect.shut_down()
 
     def close(self, error: StompError) -> None:
-        """Close the session with an ERROR, for a reason that the server knows."""
+        """Close the session with this ERROR."""
         self.context.fail(error)
 
     def client_gone(self) -> None:
-        """The client's connection is gone."""
+        """Close the session because the client's connection is gone."""
         self.context.close(CloseReason.CLIENT_GONE)
 
     def forget(self) -> None:
-        """The session is over and counted: free the frames that it keeps, which may be many megabytes.
+        """Free the memory of a session that has ended and is counted: its frames may take many megabytes.
 
-        Its observer refers to it. Without one the session is in no reference cycle, and Python frees it at once.
+        Dropping the observer, which refers to the session, breaks the reference cycle, so Python frees both at once.
         """
         context = self.context
         context.observer = None
@@ -602,9 +608,10 @@ COMMANDS: Final[dict[State, dict[bytes, Callable[[Session, Frame], None]]]] = {
         b"DISCONNECT": lambda session, frame: session._disconnect.disconnect(frame),
     },
 }
-"""The state table: what carries a command out in a state. A pair that is absent is a protocol error, see `State`.
+"""The state table: the handler of each command in each state. A missing entry is a protocol error, see `State`.
 
-One table for all sessions, because methods bound to each session would take more memory than the rest of it.
+A handler raises StompError or CodecError for a frame that it cannot carry out, and the client gets an ERROR.
+All sessions share one table, because methods bound to each session would take more memory than the rest of it.
 """
 
 _EVENTS: Final[dict[type[ops.Event], Callable[[Session, Any], None]]] = {
@@ -629,10 +636,10 @@ _EVENTS: Final[dict[type[ops.Event], Callable[[Session, Any], None]]] = {
     ops.RecoveryFailed: lambda session, event: session._ride_through.failed(event),
     ops.UpstreamClosed: lambda session, event: session._disconnect.upstream_closed(event),
 }
-"""What takes each event of the broker."""
+"""The handler of each event."""
 
 
 def _outlives_consumers(subscription: Subscription) -> bool:
-    """Whether the queue of a subscription surely lives on without a consumer."""
+    """Whether the queue of a subscription is known to survive without a consumer."""
     queue = None if subscription.request is None else subscription.request.queue
     return queue is not None and not queue.auto_delete and not queue.exclusive

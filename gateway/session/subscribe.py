@@ -1,6 +1,6 @@
-"""SUBSCRIBE, UNSUBSCRIBE, ACK and NACK: reads them, checks them, and turns them into requests to the broker.
+"""Handles SUBSCRIBE, UNSUBSCRIBE, ACK and NACK.
 
-To subscribe and to unsubscribe are operations, and the broker's answers come back here. An acknowledgement takes effect
+SUBSCRIBE and UNSUBSCRIBE ask for operations, and the broker's answers come back here. An acknowledgement takes effect
 at once, or with its transaction.
 """
 
@@ -37,7 +37,7 @@ from gateway.stomp.decoder import Decoder
 from gateway.stomp.frame import AckFrame, Frame
 from gateway.stomp.headers import read_boolean, read_integer
 
-# An ack id: tag, session, number. Read from the right, since a subscription's id may contain the separator too.
+# An ack id has a tag, a session and a number. It is split from the right, since the tag may contain the separator.
 _WITHIN_ID: Final = b"@@"
 _PARTS: Final = 3
 # A delivery tag has 64 bits, at most 20 decimal digits.
@@ -51,9 +51,14 @@ _LARGEST_PREFETCH: Final = 0xFFFF
 class SubscribeRequest:
     """A valid SUBSCRIBE.
 
-    ``tag`` is the subscription's identity in its session. ``queue``, if any, is to be declared. ``queue_name`` is to be
-    consumed and, when ``binding`` gives an exchange and a routing key, bound. ``prefetch`` 0 means no limit.
-    ``arguments`` are those of basic.consume. Without a ``selector`` the client gets all messages.
+    Args:
+        tag: see `Subscription`.
+        identifier: the id header, or None.
+        queue: the queue to declare, or None.
+        queue_name: the queue to consume.
+        binding: the exchange and routing key to bind it with, or None.
+        prefetch: 0 for no limit.
+        arguments: those of basic.consume.
     """
 
     tag: bytes
@@ -69,7 +74,7 @@ class SubscribeRequest:
 
     @property
     def is_stream(self) -> bool:
-        """Whether the client or the operator asks for a stream."""
+        """Whether the declaration, by client or operator, is that of a stream."""
         declared = {} if self.queue is None else self.queue.arguments
         return "x-stream-offset" in self.arguments or declared.get(QUEUE_TYPE) == "stream"
 
@@ -83,8 +88,10 @@ def read_subscribe(
 ) -> SubscribeRequest:
     """Read the headers of SUBSCRIBE (STOMP 1.2, "SUBSCRIBE").
 
+    ``fresh_queue_name``: the queue's name for a topic subscription that is not durable.
+
     Raises:
-        StompError: when one is missing or invalid, or the destination is denied.
+        StompError: a header is missing or invalid, or the destination is denied.
     """
     identifier = headers.get(b"id")
     if identifier is None and b"true" in (headers.get(b"durable"), headers.get(b"persistent")):
@@ -104,7 +111,7 @@ def read_subscribe(
         and destination.kind in (DestinationKind.TOPIC, DestinationKind.EXCHANGE)
         and is_durable(headers)
     ):
-        # The check above overlooks "True", as the adapter's does. All such clients would share one queue.
+        # Like the adapter's check, the one above overlooks "True". All such clients would share one queue.
         raise error_frames.processing_error()
     if identifier is not None and identifier.startswith(TEMP_QUEUE):
         raise error_frames.processing_error()
@@ -121,7 +128,7 @@ def read_subscribe(
 
 
 def _selector(destination: Destination, headers: Mapping[bytes, bytes]) -> Selector | None:
-    """The selector of a subscription; only one with a queue of its own may have one."""
+    """Parse the selector, or None without one. Only a subscription with a queue of its own may have one."""
     try:
         selector = read_selector(headers.get(b"selector", b""))
     except SelectorError as error:
@@ -142,10 +149,10 @@ def _consumed(
 
 
 def read_unsubscribe(headers: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
-    """Read the headers of UNSUBSCRIBE (STOMP 1.2, "UNSUBSCRIBE"): the subscription's tag, and its name in an ERROR.
+    """Read the headers of UNSUBSCRIBE (STOMP 1.2, "UNSUBSCRIBE"). Returns the tag, and its description for an ERROR.
 
     Raises:
-        StompError: when they name no subscription, or a reply queue.
+        StompError: the headers name no subscription, or a reply queue.
     """
     identifier = headers.get(b"id")
     text = headers.get(b"destination")
@@ -166,12 +173,12 @@ def queue_to_delete(
     settings: VirtualHost,
     destinations: DestinationRules = NO_DESTINATION_RULES,
 ) -> str | None:
-    """The queue that a durable UNSUBSCRIBE deletes: only that of a topic.
+    """The name of the queue that a durable UNSUBSCRIBE from a topic deletes; otherwise None.
 
-    The UNSUBSCRIBE's own headers name it, or it is the subscription's, as ``unsubscribe_deletes`` says.
+    By the setting ``unsubscribe_deletes``, the headers of the UNSUBSCRIBE name it, or it is the subscription's.
 
     Raises:
-        StompError: when a rule denies the client that queue.
+        StompError: a rule denies the client that queue.
     """
     destination = destinations.for_subscribe(subscription.destination).destination
     if destination.kind is not DestinationKind.TOPIC or not is_durable(headers):
@@ -197,12 +204,12 @@ def _prefetch(text: bytes | None, settings: VirtualHost) -> int:
     if number is None or number < 0:
         raise error_frames.processing_error()
     most = settings.prefetch.max or 0
-    # 0 means no limit.
+    # Both are 0 for no limit.
     return min(number or most, most or _LARGEST_PREFETCH)
 
 
 class SubscribeHandler:
-    """The subscriptions that a session begins and ends."""
+    """Begins and ends the subscriptions of a session."""
 
     __slots__ = ("_context",)
 
@@ -210,7 +217,7 @@ class SubscribeHandler:
         self._context = context
 
     def subscribe(self, frame: Frame) -> None:
-        """SUBSCRIBE."""
+        """Ask for a subscription."""
         context = self._context
         if not context.pending.asked:
             self._ask(frame)
@@ -218,7 +225,7 @@ class SubscribeHandler:
         try:
             self._ask(frame)
         except (StompError, CodecError):
-            # Its ERROR follows the answers to the frames before.
+            # Its ERROR must follow the answers to earlier frames.
             context.postpone(frame)
 
     def _ask(self, frame: Frame) -> None:
@@ -230,7 +237,7 @@ class SubscribeHandler:
         subscription = context.new_subscription(
             request.tag, request.identifier, request.mode, request.destination, request.selector
         )
-        # A session declares a queue once, for the first frame that needs it, but the queue of a topic every time.
+        # A session declares the queue of a topic for every SUBSCRIBE, and other queues once.
         queue = request.queue
         if request.binding is None:
             queue = context.declared_queues.to_declare(request.queue_name, queue)
@@ -246,7 +253,7 @@ class SubscribeHandler:
         context.ask_to_subscribe(operation, queue or request.queue, frame)
 
     def unsubscribe(self, frame: Frame) -> None:
-        """UNSUBSCRIBE."""
+        """Ask for the end of a subscription."""
         context = self._context
         headers = context.headers(frame)
         tag, description = read_unsubscribe(headers)
@@ -269,7 +276,7 @@ class SubscribeHandler:
     # Answers of the broker.
 
     def subscribed(self, event: ops.Subscribed) -> None:
-        """The consumer runs."""
+        """Start the subscription, whose consumer runs, and send the RECEIPT."""
         context, subscription = self._context, event.subscription
         operation = context.operation
         if isinstance(operation, ops.Subscribe) and operation.queue is not None and operation.binding is None:
@@ -277,12 +284,12 @@ class SubscribeHandler:
         context.subscriptions.add(subscription, event.queue_name)
         if context.observer is not None and isinstance(operation, ops.Subscribe):
             context.observer.subscribed(operation, event.queue_name)
-        # The RECEIPT precedes the first MESSAGE, though the broker may deliver earlier.
+        # The RECEIPT precedes the first MESSAGE, even if the broker delivered earlier.
         context.send_receipt(context.operation_done())
         context.subscriptions.start(subscription)
 
     def unsubscribed(self, event: ops.Unsubscribed) -> None:
-        """The consumer is gone."""
+        """Answer the UNSUBSCRIBE: the consumer is gone."""
         context, operation = self._context, self._context.operation
         if isinstance(operation, ops.Unsubscribe) and operation.keeps_up_to is not None:
             operation.subscription.ledger.give_back_after(operation.keeps_up_to)
@@ -291,7 +298,7 @@ class SubscribeHandler:
         context.end_settled()
 
     def cancelled(self, event: ops.ConsumerCancelled) -> None:
-        """The broker has cancelled a consumer, for example because its queue was deleted."""
+        """End a subscription whose consumer the broker cancelled, for example because its queue was deleted."""
         context, subscription = self._context, event.subscription
         if not self._end(subscription, "cancelled"):
             return
@@ -305,12 +312,12 @@ class SubscribeHandler:
         context.fail(error)
 
     def revoked(self, event: ops.AccessRevoked) -> None:
-        """The user may not consume any more, or not even log in."""
+        """End a subscription that the user may no longer have, or the session if the login is no longer accepted."""
         context, subscription = self._context, event.subscription
         if subscription is None:
             context.fail(error_frames.login_revoked(event.text, context.settings))
             return
-        # Messages that the client has acknowledged stay acknowledged.
+        # Acknowledge what the client got so far.
         context.settle_if_writable()
         if self._end(subscription, "revoked"):
             name = subscription.destination if subscription.identifier is None else subscription.identifier
@@ -318,7 +325,7 @@ class SubscribeHandler:
             context.fail(error_frames.access_revoked(event.text, name, context.settings, is_topic=is_topic))
 
     def _end(self, subscription: Subscription, how: str) -> bool:
-        """End a subscription that the client has not ended; False if it is over."""
+        """End a subscription for another reason than UNSUBSCRIBE. Returns False if it has ended already."""
         context = self._context
         if not context.subscriptions.is_current(subscription):
             return False
@@ -330,7 +337,7 @@ class SubscribeHandler:
 
 
 class AckHandler:
-    """The acknowledgements of a session."""
+    """Handles the acknowledgements of a session."""
 
     __slots__ = ("_context",)
 
@@ -340,15 +347,15 @@ class AckHandler:
     def settle_plain(self, frame: Frame, decoder: Decoder, most: int) -> int:
         """Settle the delivery that an ACK names, and those of the following ACKs if they are in the order of delivery.
 
-        HOT: once per ACK, or once for many. ``ack`` is the slow twin; anything unusual is left to it.
+        HOT: once per ACK, or once for many. ``ack`` is the slow twin, and handles everything unusual.
 
         Args:
-            frame: the one that the decoder has just handed out.
-            decoder: has the frames after it.
-            most: how many of the following ACKs may be carried out with it.
+            frame: the frame that ``decoder`` has just returned.
+            decoder: has the following frames.
+            most: the most following ACKs to carry out with it.
 
         Returns:
-            How many ACKs were carried out; 0 if the frame is none, or one for ``ack``.
+            The number of ACKs that were carried out; 0 if the frame is not an ACK, or ``ack`` must handle it.
         """
         context = self._context
         if not isinstance(frame, AckFrame) or frame.receipt is not None:
@@ -366,7 +373,7 @@ class AckHandler:
         if delivery <= 0 or subscription.mode is AckMode.AUTO or not ledger.is_outstanding(delivery):
             return 0
         ledger.acknowledge(delivery)
-        behind = ledger.in_order_behind(delivery)
+        behind = ledger.in_order_after(delivery)
         if behind:
             behind = decoder.skip_acks(frame, number, min(most, behind))
             ledger.acknowledge_up_to(delivery + behind)
@@ -374,11 +381,11 @@ class AckHandler:
         return 1 + behind
 
     def ack(self, frame: Frame) -> None:
-        """ACK."""
+        """Acknowledge deliveries, now or with a transaction."""
         self._settle(frame, self._context.headers(frame), None)
 
     def nack(self, frame: Frame) -> None:
-        """NACK."""
+        """Refuse deliveries, now or with a transaction."""
         context = self._context
         headers = context.headers(frame)
         requeue = read_boolean(headers.get(b"requeue"))
@@ -398,7 +405,7 @@ class AckHandler:
             error = error_frames.unknown_delivery_tag(settlement.number, context.settings)
             if context.settings.next_release:
                 raise error
-            # RECEIPT before ERROR, as with RabbitMQ's adapter, where the broker finds the mistake afterwards.
+            # RECEIPT before ERROR, as with RabbitMQ's adapter: there the broker finds the mistake after the RECEIPT.
             context.send_receipt(frame)
             context.fail(error)
             return
@@ -406,10 +413,10 @@ class AckHandler:
             context.send_receipt(frame)
 
     def find_settlement(self, command: bytes, name: bytes, ack_id: bytes | None, requeue: bool | None) -> Settlement:
-        """Find the delivery that an ACK or NACK means by its header ``name``. ``requeue`` is None for an ACK.
+        """Find the delivery for an ack id, the value of the header ``name``. ``requeue`` is None for an ACK.
 
         Raises:
-            StompError: when the value is malformed, or of another session, or its subscription has ended.
+            StompError: the ack id is missing, malformed or another session's, or its subscription has ended.
         """
         if ack_id is None:
             raise error_frames.missing_header(command, name)
@@ -427,6 +434,6 @@ class AckHandler:
         if requeue is not None and subscription.is_stream and not context.queue_rules.streams_take_nack:
             raise error_frames.stream_takes_nothing_back(subscription.destination)
         if 0 < number <= subscription.first_base:
-            # Delivered to an earlier subscription with the same id. No message has the number 0.
+            # It belongs to an earlier subscription with the same id, or is 0, a number that no message has.
             raise error_frames.message_without_subscription(ack_id)
         return Settlement(subscription, number, ack_id, requeue, context.settings.nack_counts)

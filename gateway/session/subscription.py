@@ -1,4 +1,4 @@
-"""A subscription: it encodes its MESSAGE frames, and keeps a ledger of its deliveries."""
+"""Subscriptions: each encodes its MESSAGE frames, and has a ledger of its deliveries."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ from gateway.stomp.frame import encode_headers
 from gateway.stomp.headers import escape
 
 LARGEST_CACHED_BLOCK: Final = 2048
-"""Bytes of route and properties. What is known of messages that share both is kept by each subscription, unless the two
-are larger than this."""
+"""The most bytes of route and properties for which a subscription caches anything."""
 _MOST_BYTES: Final = 300_000
 
-# An entry of the headers table, a number, that RabbitMQ adds to everything that a stream delivers.
+# RabbitMQ adds this entry, an integer, to the headers table of every message from a stream.
 _STREAM_OFFSET: Final = b"x-stream-offset"
 
-# The name of an entry of the headers table. A SEND with a receipt becomes a message with that header, and no other
-# message has the same receipt: it is not worth caching.
+# The encoded name of an entry of the headers table. A SEND with a receipt becomes a message with this entry. Receipts
+# differ from message to message, so nothing is cached for these.
 RECEIPT_FIELD: Final = b"\x07receipt"
 
-# Above every delivery tag: tags have 64 bits.
+# Larger than every delivery tag, which has 64 bits.
 _NEVER: Final = 1 << 64
 
-# The pieces in which ``Subscription.deliver`` puts out a MESSAGE: what stands before the delivery's number, the number,
-# the rest of the headers with the blank line, the body, the end. With an ack header the rest is in two pieces, and
-# between them is the number again.
+# The pieces of a MESSAGE in ``Subscription.deliver``: the headers up to the delivery's number, the number, the other
+# headers with the blank line, the body, and the end. With an ack header, which repeats the number, the other headers
+# are two pieces with the number in between.
 _MESSAGE: Final = b"MESSAGE\n"
 _BLANK_LINE: Final = b"\n\n"
 _END: Final = b"\0\n"
@@ -45,9 +44,9 @@ _PIECES_WITH_ACK: Final = 7
 
 @dataclass(slots=True)
 class PendingAutoAcks:
-    """The subscriptions that have deliveries to settle without the client, most of them with ack:auto.
+    """The subscriptions with deliveries that the gateway has to settle, most of them with ack:auto.
 
-    ``is_urgent``: one of them has so many that settling should not wait for the next round.
+    ``is_urgent``: one of them has so many that they must be settled before the next round of `AutoAckFlusher`.
     """
 
     subscriptions: list[Subscription] = field(default_factory=list)
@@ -56,13 +55,17 @@ class PendingAutoAcks:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """An operation, as those of ``ops``: open a channel for a subscription, declare its queue, consume, bind.
+    """An operation, like those in ``ops``: open a channel for a subscription, declare, bind and consume its queue.
 
     Answered by Subscribed or OperationFailed.
 
-    ``queue`` is declared when given; ``queue_name`` is consumed (empty: the declared one). ``binding`` is the exchange
-    and the routing key, or None. ``arguments`` are those of basic.consume. ``prefetch`` 0 asks for no limit.
-    ``is_stream``: the client or the operator asks for a stream.
+    Args:
+        queue: the queue to declare, or None.
+        queue_name: the queue to consume; if empty, the declared one.
+        binding: the exchange and routing key to bind it with, or None.
+        prefetch: 0 for no limit.
+        arguments: those of basic.consume.
+        is_stream: the declaration, by client or operator, is that of a stream.
     """
 
     subscription: Subscription
@@ -75,15 +78,14 @@ class Subscribe:
 
     @property
     def purpose(self) -> str:
-        """The request in words, for an ERROR."""
+        """See ``ops``."""
         return f"to start a subscription to '{self.subscription.destination.decode(errors='replace')}'"
 
     @property
     def needs_pausable_link(self) -> bool:
-        """Whether the gateway may have to stop reading from the broker when the client is slow.
+        """Whether the gateway must stop reading from the broker if the client is slow.
 
-        Nothing else bounds the messages when there is no prefetch, or when the queue is a stream, which takes no
-        message back.
+        Nothing else bounds the messages without a prefetch, or of a stream, to which they cannot be returned.
         """
         return not self.prefetch or self.is_stream
 
@@ -91,18 +93,17 @@ class Subscribe:
 class Subscription:
     """One subscription of a session.
 
-    It has more attributes than other classes because every message passes through ``deliver``, and each attribute that
-    ``deliver`` reads is one look-up away.
+    It has many attributes, so that each one that ``deliver`` reads for every message is one look-up away.
 
     Args:
         tag: its identity within the session, ``T_<id>`` or ``Q_<destination>``.
-        identifier: value of the subscription header of its MESSAGE frames, None without one.
-        session: the session header, part of every message-id.
+        identifier: the subscription header of its MESSAGE frames; None without one.
+        session: the session's identity, a part of every message-id.
         destination: as the client wrote it; empty for the queue of a reply-to.
-        shows_ack: whether MESSAGE carries an ack header, as it does in STOMP 1.2 unless the mode is auto.
-        window: the prefetch of a subscription with ack:auto. Settling is urgent after a quarter of it.
-        base: the number in a message-id is the delivery tag plus this, so that the numbers of an earlier subscription
-            with the same tag, or of a channel that was lost, do not come again.
+        shows_ack: MESSAGE has an ack header, unless the mode is auto.
+        window: the prefetch with ack:auto. Settling is urgent after a quarter of it.
+        base: added to the delivery tag for the number in a message-id, so that a number is never used again for
+            another subscription with the same tag, or after the loss of a channel.
     """
 
     __slots__ = (
@@ -112,7 +113,7 @@ class Subscription:
         "is_lost", "is_stream", "kind", "ledger", "mode", "next_offset", "output", "queue", "request", "tag",
     )  # fmt: skip
 
-    # Whether it has a selector, so that a message may cost much.
+    # Whether it has a selector, so that a delivery may take long.
     selects: ClassVar[bool] = False
 
     _ledger_type: ClassVar[type[DeliveryLedger]] = DeliveryLedger
@@ -132,49 +133,49 @@ class Subscription:
         self.tag = tag
         self.identifier = identifier
         self.mode = mode
-        # ``first_base`` stays; ``base`` grows with each channel that is lost.
+        # ``base`` grows with each channel that is lost; ``first_base`` does not.
         self.base = self.first_base = base
         self.destination = destination
         self.kind = kind_of(destination) if destination else DestinationKind.TEMP_QUEUE
         # The name of the queue that it consumes, once the broker has answered.
         self.queue = ""
-        # Whether its messages come from a stream, which takes none back: RabbitMQ before 4.0 answers a basic.nack by
-        # closing the whole link, with other sessions' channels. Only the headers of the messages show it. The first
-        # message decides, because any later one may have passed through a stream before and kept that header.
+        # Whether its queue is a stream; None before the first message. RabbitMQ before 4.0 answers a basic.nack for a
+        # stream by closing the whole link, with the channels of other sessions. Only an entry of the headers table
+        # shows a stream. The first message decides, because a later one may have kept the entry of another stream.
         self.is_stream: bool | None = None
-        # For a stream: the offset after the last message that arrived.
+        # For a stream, the offset of the next message.
         self.next_offset: int | None = None
-        # The operation that brings it back when its channel is lost, and whether that is so now.
+        # The operation that restores it if its channel is lost, and whether the channel is lost now.
         self.request: Subscribe | None = None
         self.is_lost = False
-        # Whether it comes back by itself, once its queue does; the rest of the session goes on.
+        # True while it waits for its queue alone, and does not hold the session.
         self.awaits_queue = False
         self.ledger = self._ledger_type(mode)
-        # Where MESSAGE frames go, in pieces. Until ``start`` they collect here.
+        # The pieces of MESSAGE frames: until ``start`` its own list, and then the session's output.
         self.output: list[Body] = []
         self._counter: DeliveryCounter | None = None
         self._body_bytes = self._redelivered = 0
-        # The traffic on channels that were lost: the ledger counts by delivery tags, of the present channel only.
+        # The traffic on channels that were lost, because the ledger has only that of the present channel.
         self._stats_before = TrafficCounter()
         # True while messages may go to the client.
         self._is_started = False
-        # The stats when deliveries stopped, and how much the client had settled by then.
+        # The stats when deliveries stopped, and the number of deliveries that were settled by then.
         self._stopped_at: tuple[TrafficCounter, int] | None = None
-        # With ack:auto it enters itself here when a tag above ``_notify_above`` is delivered, and asks for urgency at
-        # the next one.
+        # With ack:auto it adds itself to _auto_acks when a tag above ``_notify_above`` is delivered. The next time that
+        # happens, it makes settling urgent.
         self._auto_acks = PendingAutoAcks()
         self._is_pending = False
         self._notify_above = 0 if mode is AckMode.AUTO else _NEVER
         self._urgent_after = max(1, window // 4)
-        # What MESSAGE begins with, what stands before the number in message-id and ack, which is empty without ack, and
-        # whether topics are shown with slashes.
+        # The beginning of MESSAGE, the lines up to the number in message-id and in ack (empty without ack), and whether
+        # topics are shown with slashes.
         named = b"subscription:%b\n" % escape(identifier) if identifier is not None else b""
         delivery = b"%b@@%b@@" % (escape(tag), escape(session))
         ack = b"\nack:" + delivery if shows_ack and mode is not AckMode.AUTO else b""
         self._prefixes = (_MESSAGE + named, b"message-id:" + delivery, ack, False)
         self._header_cache = BlockCache[tuple[bytes, bytes, bytes]](_MOST_BYTES, _size_of_block)
-        # What stands before the number, between the two numbers of a MESSAGE with an ack header, and behind; and what
-        # that is for: route, properties, size of the body, redelivered.
+        # The last layout: the bytes before the number, between the two numbers if there is an ack header, and after
+        # them. It is for messages with this route, these properties, this size of the body, and this redelivered.
         self._layout = (b"", b"", b"")
         self._route = self._properties = b""
         self._size = -1
@@ -186,22 +187,22 @@ class Subscription:
         return self.base + self.ledger.last_tag
 
     def show_slashes(self) -> None:
-        """Write the topics of MESSAGEs with slashes in place of dots."""
+        """Show topics in MESSAGE frames with slashes instead of dots."""
         self._prefixes = (*self._prefixes[:3], True)
 
     @property
     def address(self) -> bytes:
-        """Its destination; for the queue of a reply-to, its name there."""
+        """The destination as the client wrote it, also for the queue of a reply-to."""
         return self.destination or self.tag[2:]
 
     @property
     def must_return(self) -> bool:
-        """Whether its channel is lost, and the session waits for it."""
+        """Whether its channel is lost, and the session is held until it is restored."""
         return self.is_lost and not self.awaits_queue and self._stopped_at is None
 
     @property
     def stats(self) -> TrafficCounter:
-        """What went to the client so far."""
+        """The traffic so far. See `TrafficCounter`."""
         ledger, before, settled = self.ledger, self._stats_before, self.ledger.settled_by_client
         if self._stopped_at is not None:
             stats, settled_before = self._stopped_at
@@ -227,26 +228,26 @@ class Subscription:
         )
 
     def set_channel(self, number: int) -> None:
-        """Note the channel on which its deliveries are settled from now on; what another one delivered is lost."""
+        """Set its new channel, by number. Deliveries of an earlier channel are lost."""
         if self.ledger.channel:
             self.lost()
         self.ledger.channel = number
         self.is_lost = False
 
     def queue_gone(self) -> None:
-        """The queue does not exist. If it is a stream, read a later one of that name from its beginning."""
+        """Note that its queue does not exist. If it was a stream, read a new one with its name from the beginning."""
         if self.next_offset is not None:
             self.next_offset = 0
 
     def lost(self) -> None:
-        """Its channel is gone. The broker delivers unsettled messages again.
+        """Note that its channel is lost. The broker will deliver unsettled messages again.
 
-        Delivery tags start again at 1 on the next channel. So the client's numbers continue above those already used,
-        which always belong to lost channels (`Settlement.is_lost`) and are not in the new ledger.
+        Delivery tags start again at 1 on the next channel. The numbers in message-ids continue: those at or below the
+        new ``base`` belong to lost channels (`Settlement.is_lost`), and are not in the new ledger.
         """
         self.is_lost = True
         if not self._is_started:
-            # The client has seen nothing of it.
+            # Nothing has gone to the client.
             self.output.clear()
             self._auto_acks = PendingAutoAcks()
             self._body_bytes = self._redelivered = 0
@@ -266,11 +267,11 @@ class Subscription:
         self._notify_above = 0 if self.mode is AckMode.AUTO else _NEVER
 
     def set_counter(self, counter: DeliveryCounter | None) -> None:
-        """Let a counter see every message and every settlement."""
+        """Set the observer's counter of deliveries and settlements, or None."""
         self._counter = self.ledger.counter = counter
 
     def start(self, output: list[Body], auto_acks: PendingAutoAcks) -> None:
-        """Let messages go to the client, first those that arrived before the RECEIPT of its SUBSCRIBE."""
+        """Let messages go to the client, beginning with those that arrived before the RECEIPT of its SUBSCRIBE."""
         output += self.output
         self.output = output
         self._is_started = True
@@ -279,11 +280,11 @@ class Subscription:
         self._auto_acks = auto_acks
 
     def stop(self) -> None:
-        """Discard messages from now on. Earlier acknowledgements of the client are still settled, and counted."""
+        """Drop messages from now on. The client may still settle those it has, and that is counted."""
         self.output = []
         self._auto_acks = PendingAutoAcks()
-        # It will not be restored. The operation refers to the subscription: left in that cycle, thousands of them would
-        # wait for Python's search for garbage, during which nobody is served.
+        # It will not be restored. Dropping the operation, which refers to the subscription, breaks the reference cycle.
+        # Otherwise the garbage collector, which blocks the event loop, would have to find thousands of them.
         self.request = None
         if self._stopped_at is None:
             self._stopped_at = (self.stats, self.ledger.settled_by_client)
@@ -294,9 +295,14 @@ class Subscription:
     def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: Body) -> None:
         """Encode one delivery as MESSAGE, in pieces that are joined once per batch.
 
-        HOT: once per message. What repeats is laid out once: the splitter hands the very same ``route`` and
-        ``properties`` out again as long as they come again. ``gateway.stomp.frame.encode`` is the slow twin. The
-        route is exchange and routing key as short strings; the properties are flags and list, as in the content header.
+        HOT: once per message. ``gateway.stomp.frame.encode`` is the slow twin. The layout is kept as long as
+        ``route`` and ``properties`` are the same objects, which the splitter passes again for similar messages.
+
+        ``route``: exchange and routing key, as encoded short strings. ``properties``: flags and list, as in the content
+        header.
+
+        Raises:
+            CodecError: the delivery tags of the channel are not consecutive.
         """
         size, layout = len(body), self._layout
         if (
@@ -316,7 +322,7 @@ class Subscription:
             self._redelivered += 1
         self._body_bytes += size
         if self._counter is not None:
-            # Before the frame: if this raises, no half of a frame goes to the client.
+            # Before the output is extended: if this raises, the client gets no part of the frame.
             self._counter.delivered(tag, redelivered, size)
         number = b"%d" % (tag + self.base)
         before, middle, after = layout
@@ -326,9 +332,12 @@ class Subscription:
             self.output += (before, number, after, body, _END)
 
     def deliver_alike(self, tag: int, bodies: list[bytes]) -> None:
-        """Encode the messages that follow one just delivered, from this tag on, if they differ in nothing but the body.
+        """Encode consecutive messages, from this tag on, that differ from the last one only in the body.
 
         HOT: once for many messages. ``deliver`` is the slow twin.
+
+        Raises:
+            CodecError: the delivery tags of the channel are not consecutive.
         """
         ledger = self.ledger
         if tag != ledger.last_tag + 1:
@@ -354,10 +363,10 @@ class Subscription:
             number += 1
 
     def _lay_out(self, route: bytes, properties: bytes, size: int, redelivered: bool) -> tuple[bytes, bytes, bytes]:
-        """Put together what stands around the delivery's number in MESSAGEs with this route and the like.
+        """The bytes of a MESSAGE around the delivery's number.
 
-        Messages of one publisher share route and properties; their headers are encoded once and found again by the
-        bytes of both. What is large is not kept: one message may reach thousands of subscriptions.
+        Messages of one publisher share route and properties, so the headers are cached by the bytes of both. Large ones
+        are not kept, because one message may reach thousands of subscriptions.
         """
         key = route + properties
         headers = self._header_cache.get(key)
@@ -373,7 +382,7 @@ class Subscription:
         return layout
 
     def _encode_headers(self, key: bytes, route: bytes, properties: bytes) -> tuple[bytes, bytes, bytes]:
-        """The parts of MESSAGE that do not change: before the number, before the ack's number, and after that."""
+        """Encode the headers of MESSAGE: up to the number, up to the ack's number, and the rest."""
         split = route[0] + 1
         destination = message_destination(route[1:split], route[split + 1 :])
         start, message_id, ack, shows_slashes = self._prefixes
@@ -388,20 +397,20 @@ class Subscription:
         return headers
 
     def _follow_stream(self, properties: bytes) -> None:
-        """Learn from the first message whether it is a stream's, and of a stream where it stands."""
+        """Find out from the first message whether the queue is a stream, and from each message of one, the offset."""
         offset = _stream_offset(properties)
         if self.is_stream is None:
             self.is_stream = offset is not None
         if self.is_stream and offset is not None:
-            # Messages of a stream are not cached, because each has another offset among its properties.
+            # Properties of a stream's messages are not cached, because each has another offset.
             self.next_offset = offset + 1
 
     def drop_for_requeue(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: Body) -> None:
-        """Take a delivery for a client that is too slow, and keep nothing but its tag.
+        """Take a delivery for a client that is too slow, and keep only its tag.
 
-        It stands in for ``deliver`` until the client has caught up; then ``DeliveryLedger.requeue_dropped`` gives the
-        messages back to their queue. The prefetch bounds how many there can be. What comes from a stream cannot be
-        given back, so it is delivered all the same.
+        The server calls it instead of ``deliver`` until the client has caught up, and then
+        ``DeliveryLedger.requeue_dropped`` requeues the messages. The prefetch bounds their number. Messages of a stream
+        cannot be requeued, and are delivered.
         """
         if self.is_stream is None:
             self.is_stream = _stream_offset(properties) is not None
@@ -413,7 +422,7 @@ class Subscription:
     # Automatic acknowledgement.
 
     def _note_auto_ack(self, tag: int) -> None:
-        """The first message since everything was settled, or so many that settling should not wait any longer."""
+        """Register for settling at the first message since everything was settled; later make it urgent."""
         if self._is_pending:
             self._auto_acks.is_urgent = True
             self._notify_above = _NEVER
@@ -432,21 +441,21 @@ class Subscription:
 
 
 def _stream_offset(properties: bytes) -> int | None:
-    """The place of a message in its stream; None if no stream delivered it.
+    """The offset of a message in its stream; None if it does not come from a stream.
 
-    No STOMP client can send such an entry: theirs are all texts.
+    STOMP clients cannot forge it, because their headers become strings.
     """
     headers = amqp.decode(properties).headers or ()
     return next((value for name, value in headers if name == _STREAM_OFFSET and isinstance(value, int)), None)
 
 
 def split_frames(pieces: list[Body]) -> list[bytes]:
-    """Join the pieces of a session's output to frames, for WebSocket, which carries each frame as a message.
+    """Join the pieces of a session's output to frames, because WebSocket sends each frame as a message.
 
-    A body may hold anything, so the end of a frame cannot be found in its bytes. The pieces tell: ``deliver`` puts out
-    a MESSAGE in several, and every other frame is one piece. Each frame keeps the LF that follows it.
+    A body may contain any bytes, so frames are told apart by the pieces: a MESSAGE has several, and every other frame
+    is one piece. Each frame keeps the LF after it.
 
-    HOT: once per batch on WebSocket, and a few tests for each frame.
+    HOT: once per batch on WebSocket.
     """
     frames: list[bytes] = []
     begin, count = 0, len(pieces)
@@ -460,5 +469,5 @@ def split_frames(pieces: list[Body]) -> list[bytes]:
 
 
 def _size_of_block(block: bytes) -> int:
-    """The bytes that a cached route with its properties takes, as measured."""
+    """The memory in bytes, as measured, that the cached headers for a route and properties take."""
     return 300 + 3 * len(block)

@@ -1,4 +1,4 @@
-"""The subscriptions of a session by their tags, and the acknowledgements that settle what they have delivered."""
+"""The subscriptions of a session, and the settlements of their deliveries."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from gateway.session.traffic import TrafficByDestination
 
 _TEMP_TAG: Final = b"T_" + TEMP_QUEUE
 
-# Subscriptions of a session that have ended, and whose messages the client may still settle.
+# The most ended subscriptions of a session whose messages the client may still settle.
 _MOST_LEFT: Final = 16
 
-# So many subscriptions of a session that is over are let go of at a time.
+# At the end of a session, this many subscriptions are dropped at a time.
 _AT_ONCE: Final = 200
 
 
 class Settlement(NamedTuple):
-    """One ACK or NACK: the delivery that it names, and whether a NACK requeues; ``requeue`` is None for an ACK.
+    """One ACK or NACK.
 
-    ``number`` is the delivery as the client names it; 0 means everything delivered so far. ``counts`` is as for
-    `DeliveryLedger.refuse`.
+    Args:
+        number: the number in the message-id; 0 means everything delivered so far.
+        requeue: None for an ACK; for a NACK, whether the message is requeued.
+        counts: see `DeliveryLedger.refuse`.
     """
 
     subscription: Subscription
@@ -35,7 +37,7 @@ class Settlement(NamedTuple):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the delivery came on a channel that was lost. The broker delivers it again, under another number."""
+        """Whether the delivery came on a lost channel. The broker delivers it again, with another number."""
         return 0 < self.number <= self.subscription.base
 
     @property
@@ -45,17 +47,14 @@ class Settlement(NamedTuple):
 
     @property
     def is_acceptable(self) -> bool:
-        """Whether a client may send it: there is something to settle, or was until a channel was lost.
-
-        Under ack:auto the client has nothing to settle.
-        """
+        """Whether there is something to settle, or was before the channel was lost. With ack:auto there never is."""
         subscription = self.subscription
         if subscription.mode is AckMode.AUTO:
             return False
         return self.is_lost or subscription.ledger.is_outstanding(self.tag)
 
     def carry_out(self) -> None:
-        """Settle the delivery, unless an acknowledgement before this one did, or its channel is lost."""
+        """Settle the delivery, unless it is settled already, or its channel is lost."""
         if self.is_lost or not self.is_acceptable:
             return
         if self.requeue is None:
@@ -65,18 +64,18 @@ class Settlement(NamedTuple):
 
 
 class Subscriptions:
-    """The subscriptions of one session, and those of them with settlements for the broker."""
+    """The subscriptions of one session, by tag."""
 
     __slots__ = ("_by_tag", "_left", "_output", "_to_settle", "auto_acks", "base", "past", "temp_queues")
 
     def __init__(self, output: list[Body]) -> None:
         self._output = output
         self._by_tag: dict[bytes, Subscription] = {}
-        # Those that have ended and whose messages the client may still settle; with the highest number among these.
+        # The ended ones whose messages the client may still settle, with the highest number of their message-ids.
         self._left: dict[Subscription, int] = {}
-        # The highest number in a message-id of a subscription that has ended.
+        # The highest number in a message-id of an ended subscription.
         self.base = 0
-        # The messages of subscriptions that have ended.
+        # The traffic of ended subscriptions.
         self.past = TrafficByDestination()
         self.auto_acks = PendingAutoAcks()
         self._to_settle: list[Subscription] = []
@@ -100,7 +99,7 @@ class Subscriptions:
         return self._by_tag.get(subscription.tag) is subscription
 
     def find(self, tag: bytes, number: int) -> Subscription | None:
-        """The subscription that has delivered a message with this number; or else the active one with this tag."""
+        """The ended subscription that delivered this number, if the client may still settle it; else the active one."""
         current = self._by_tag.get(tag)
         if self._left and (current is None or 0 < number <= current.first_base):
             for each, last in self._left.items():
@@ -109,11 +108,11 @@ class Subscriptions:
         return current
 
     def may_settle(self, subscription: Subscription) -> bool:
-        """Whether the client may settle what this very subscription has delivered."""
+        """Whether the client may settle deliveries of this very subscription."""
         return self.is_current(subscription) or subscription in self._left
 
     def may_leave(self, subscription: Subscription) -> bool:
-        """Whether a subscription has something to settle after its end. Few have, since each keeps its channel."""
+        """Whether the client may settle its messages after its end. At most 16 may, because each keeps its channel."""
         return (
             subscription.mode is not AckMode.AUTO
             and not subscription.selects
@@ -130,7 +129,7 @@ class Subscriptions:
         self._left[subscription] = last
 
     def take_settled(self) -> Subscription | None:
-        """One of those that were left and have nothing to settle any more, handed out once."""
+        """Remove and return an ended subscription whose messages are all settled by now; None if there is none."""
         for subscription in self._left:
             if subscription.ledger.outstanding == 0:
                 del self._left[subscription]
@@ -138,18 +137,18 @@ class Subscriptions:
         return None
 
     def add(self, subscription: Subscription, queue_name: str) -> None:
-        """Add a subscription whose consumer runs on this queue. Its messages wait for ``start``."""
+        """Add a subscription whose consumer runs on this queue. ``start`` lets its messages go to the client."""
         self._by_tag[subscription.tag] = subscription
         subscription.queue = queue_name
         if subscription.tag.startswith(_TEMP_TAG):
             self.temp_queues[subscription.tag[2:]] = queue_name.encode()
 
     def start(self, subscription: Subscription) -> None:
-        """Let messages go to the client."""
+        """See `Subscription.start`."""
         subscription.start(self._output, self.auto_acks)
 
     def remove(self, subscription: Subscription) -> None:
-        """End a subscription. Its messages are discarded from now on."""
+        """End a subscription, and drop its messages from now on."""
         del self._by_tag[subscription.tag]
         self.base = max(self.base, subscription.last_number)
         if subscription.tag.startswith(_TEMP_TAG):
@@ -162,12 +161,12 @@ class Subscriptions:
             self.auto_acks.subscriptions.remove(subscription)
 
     def stop_deliveries(self) -> None:
-        """Discard the messages of all subscriptions from now on: the session is about to end."""
+        """Drop the messages of all subscriptions from now on, because the session is ending."""
         for subscription in self._by_tag.values():
             subscription.stop()
 
     def dismantle(self) -> Iterator[None]:
-        """Let go of all subscriptions, a part of them with each step: the session is over, and is counted."""
+        """Drop all subscriptions of a session that has ended and is counted, 200 per step."""
         self.auto_acks.subscriptions.clear()
         self._to_settle.clear()
         self._left.clear()
@@ -184,13 +183,13 @@ class Subscriptions:
         self.note_settled(settlement.subscription)
 
     def note_settled(self, subscription: Subscription) -> None:
-        """There are settlements of a subscription for the broker. HOT: once per ACK, or once for many."""
+        """Note that a subscription has settlements for the broker. HOT: once per ACK, or once for many."""
         to_settle = self._to_settle
         if not to_settle or to_settle[-1] is not subscription:
             to_settle.append(subscription)
 
     def settle_auto_acks(self) -> None:
-        """Settle deliveries under ack:auto, once their bytes are on their way to the client."""
+        """Settle deliveries under ack:auto. Call it once their bytes are on their way to the client."""
         auto_acks = self.auto_acks
         auto_acks.is_urgent = False
         if auto_acks.subscriptions:
@@ -200,10 +199,10 @@ class Subscriptions:
                 (self._to_settle if is_settled else auto_acks.subscriptions).append(subscription)
 
     def take_settlements(self) -> list[tuple[Subscription, bytes]]:
-        """The AMQP frames that settle deliveries, by subscription, since the last call."""
+        """Return the AMQP frames that settle deliveries, by subscription, since the last call."""
         if not self._to_settle:
             return []
         taken, self._to_settle = self._to_settle, []
-        # A subscription may be in the list twice; the second time it has nothing more.
+        # A subscription that is in the list twice has no frames the second time.
         settlements = [(subscription, subscription.ledger.take_frames()) for subscription in taken]
         return [(subscription, frames) for subscription, frames in settlements if frames]

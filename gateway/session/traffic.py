@@ -1,11 +1,11 @@
 """Plain counters of a session's traffic, for metrics, the API, `top` and the journal.
 
-Every message is counted once. A SEND costs two additions (`Publisher.publish`). A delivery costs nothing here:
-`Subscription.stats` is computed from what the subscription keeps anyway, and is added to the session's counters when
-the subscription ends. Everything that a reader is shown is a sum, or a difference, of `TrafficCounter`.
+Every message is counted once. A SEND costs two additions (`Publisher.publish`). A delivery costs nothing:
+`Subscription.stats` is computed from the subscription's ledger, and added to the session's counters when the
+subscription ends. All figures for operators are sums or differences of `TrafficCounter`.
 
-`SendCounter` and `DeliveryCounter` are what an observer of the session (the journal) wants to be called for each
-message. Without an observer they cost one comparison per message.
+`SendCounter` and `DeliveryCounter` are the interfaces of an observer (the journal) for each message. Without an
+observer they cost one comparison per message.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Final, Protocol
 from gateway.session.destinations import DestinationKind
 from gateway.stomp.frame import CLIENT_COMMANDS
 
-# The commands that are counted by name; a client may invent any number of others.
+# Only these commands are counted by name, because a client may invent any number of others.
 _COMMANDS: Final = frozenset(CLIENT_COMMANDS)
 
 OTHER: Final = b"other"
-"""Stands for all commands, or destinations, that are not counted by name."""
+"""The name for all commands, or destinations, that are not counted by name."""
 
-# Destinations of one session that are counted by name.
+# The most destinations of one session that are counted by name.
 _MAX_DESTINATIONS: Final = 1024
 
 
 @dataclass(slots=True)
 class TrafficCounter:
-    """Messages, and bytes of their bodies, of a subscription, a destination, or anything larger.
+    """The numbers of messages, and of bytes of their bodies, of a subscription, a destination, or sums of these.
 
-    ``outstanding`` messages were delivered and are not settled. The others became ``acknowledged``, ``requeued`` or
-    ``discarded``. Messages that were ``filtered`` out by a selector were not delivered.
+    Of the ``delivered`` messages, ``outstanding`` ones are not settled. The others are ``acknowledged``, ``requeued``
+    or ``discarded``. Messages that a selector ``filtered`` out do not count as delivered.
     """
 
     published: int = 0
@@ -61,12 +61,12 @@ _COUNTS: Final = tuple(field.name for field in fields(TrafficCounter))
 
 
 class TrafficByDestination(dict[tuple[bytes, DestinationKind], TrafficCounter]):
-    """A counter for each destination. Beyond 1024 of them, further ones share a counter for each kind."""
+    """A counter for each of up to 1024 destinations. Further ones share one counter per kind."""
 
     __slots__ = ()
 
     def counter(self, destination: bytes, kind: DestinationKind) -> TrafficCounter:
-        """The counter of a destination."""
+        """The counter of a destination, or that of further ones of this kind."""
         found = self.get((destination, kind))
         if found is None:
             key = (destination if len(self) < _MAX_DESTINATIONS else OTHER, kind)
@@ -78,40 +78,36 @@ class SendCounter(Protocol):
     """Called for each message of one kind of SEND. HOT."""
 
     def sent(self, size: int, receipt: bool, /) -> object:
-        """Count a message that was published: the bytes of its body, and whether its frame asked for a receipt.
+        """Count a published message. ``size``: of its body in bytes. ``receipt``: its frame asked for one.
 
         Returns:
-            What ``confirmed`` is called with, for example the time; None if it need not be called.
+            The argument ``sent_at`` for ``confirmed``; None if ``confirmed`` need not be called.
         """
 
     def confirmed(self, sent_at: object, accepted: bool, /) -> None:
-        """Count the broker's ack or nack of a message, for which ``sent`` returned ``sent_at``."""
+        """Count the broker's confirm of the message for which ``sent`` returned ``sent_at``."""
 
 
 class DeliveryCounter(Protocol):
-    """Called for each message of one subscription, which counts its messages itself (`Subscription.stats`). HOT."""
+    """Called for each message of one subscription, in addition to `Subscription.stats`. HOT."""
 
     def delivered(self, tag: int, redelivered: bool, size: int, /) -> None:
-        """Note a message that goes to the client: its delivery tag, the broker's flag, the bytes of its body."""
+        """Note a message that goes to the client. ``size``: of its body in bytes."""
 
     def settled(self, tag: int, count: int, requeue: bool | None, /) -> None:
-        """Note that the client acknowledged or refused ``count`` messages.
+        """Note that the client acknowledged or refused ``count`` messages: this one and outstanding ones before it.
 
-        ``tag`` is that of the last; the others are the outstanding ones before it. ``requeue`` is None for an ACK; for
-        a NACK, whether they return to their queue.
+        ``requeue``: None for an ACK; for a NACK, whether they are requeued.
         """
 
     def lost(self, last_tag: int, outstanding: int, /) -> None:
-        """Note that the channel is lost: so many messages return to their queue, and tags begin anew.
-
-        ``last_tag`` is that of the last message.
-        """
+        """Note that the channel is lost after this tag: outstanding messages are requeued, and tags start again."""
 
 
 class SessionTraffic:
-    """What one session received, sent and had confirmed.
+    """Counters of frames and messages of one session.
 
-    ``commands`` counts frames by command, except SEND: what remains of ``frames_received`` were SENDs.
+    ``commands`` counts the received frames by command, except SEND. The rest of ``frames_received`` are SENDs.
     """
 
     __slots__ = (
@@ -126,6 +122,6 @@ class SessionTraffic:
         self.confirmed = self.rejected = self.returned = 0
 
     def note_command(self, command: bytes, count: int = 1) -> None:
-        """Count frames that are no SENDs."""
+        """Count frames with a command other than SEND."""
         name = command if command in _COMMANDS else OTHER
         self.commands[name] = self.commands.get(name, 0) + count

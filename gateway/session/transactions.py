@@ -1,6 +1,6 @@
-"""Transactions: the SENDs, ACKs and NACKs that a client wants to take effect together (STOMP 1.2, "BEGIN").
+"""Transactions: the SENDs, ACKs and NACKs that take effect together (STOMP 1.2, "BEGIN").
 
-They are the gateway's own, not AMQP's: their frames are kept here until ``commit`` carries them out.
+They do not use AMQP's transactions: the gateway keeps the frames here until ``commit`` carries them out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gateway.session import error_frames
 from gateway.session.subscriptions import Settlement
 from gateway.stomp.frame import Frame
 
-# The memory of a frame besides its bytes. Without it a hundred transactions of ten thousand empty frames would be free.
+# Added to the bytes of a frame for the memory of its objects. Otherwise empty frames would count as nothing.
 _COST_OF_FRAME: Final = 256
 
 
@@ -21,7 +21,7 @@ _COST_OF_FRAME: Final = 256
 class Transaction:
     """The frames of an open transaction, in order.
 
-    ``began`` is the time of BEGIN in seconds, ``kept_bytes`` the sum of `size_of` its frames.
+    ``began``: the time of BEGIN in seconds. ``kept_bytes``: the sum of `size_of` its frames.
     """
 
     began: float
@@ -31,12 +31,12 @@ class Transaction:
 
     @property
     def actions(self) -> int:
-        """How many frames it holds."""
+        """The number of its frames."""
         return len(self.sends) + len(self.settlements)
 
 
 def size_of(frame: Frame) -> int:
-    """About how many bytes it takes to keep a frame."""
+    """The approximate memory of a kept frame in bytes."""
     return _COST_OF_FRAME + len(frame.body) + sum(len(name) + len(value) for name, value in frame.headers.items())
 
 
@@ -58,10 +58,12 @@ class OpenTransactions:
         self._limits = limits
 
     def begin(self, name: bytes, now: float) -> None:
-        """Open a transaction. An open one of the same name is emptied, as in RabbitMQ's adapter.
+        """Open a transaction. An open one with the same name is emptied, as in RabbitMQ's adapter.
+
+        ``now`` is in seconds, on the clock of ``expire``.
 
         Raises:
-            StompError: when too many are open.
+            StompError: too many are open.
         """
         if name not in self._by_name and len(self._by_name) >= self._limits.max_open:
             raise error_frames.too_many_transactions(self._limits.max_open)
@@ -69,10 +71,10 @@ class OpenTransactions:
         self._by_name[name] = Transaction(now)
 
     def enlist(self, name: bytes, size: int = 0) -> Transaction:
-        """The transaction that a frame of this size is to be part of.
+        """Return the transaction to which the caller adds a frame of ``size`` bytes.
 
         Raises:
-            StompError: when it is not open, or would become too large.
+            StompError: it is not open, or would become too large.
         """
         transaction = self.get(name)
         if transaction.actions >= self._limits.max_actions:
@@ -84,10 +86,10 @@ class OpenTransactions:
         return transaction
 
     def get(self, name: bytes) -> Transaction:
-        """An open transaction.
+        """Return an open transaction.
 
         Raises:
-            StompError: when it is not open.
+            StompError: there is none with this name.
         """
         transaction = self._by_name.get(name)
         if transaction is None:
@@ -95,17 +97,17 @@ class OpenTransactions:
         return transaction
 
     def end(self, name: bytes) -> Transaction:
-        """Remove a transaction, to carry it out or to drop it.
+        """Remove and return an open transaction.
 
         Raises:
-            StompError: when it is not open.
+            StompError: there is none with this name.
         """
         transaction = self.get(name)
         self._remove(name)
         return transaction
 
     def expire(self, now: float) -> list[bytes]:
-        """Remove the transactions that were open for too long, and return their names."""
+        """Remove the transactions that have been open for too long at ``now``, in seconds. Returns their names."""
         old = [name for name, each in self._by_name.items() if now - each.began > self._limits.max_age]
         for name in old:
             self._remove(name)

@@ -1,6 +1,6 @@
 """STOMP headers to AMQP properties, and back.
 
-Both are done once per block of headers and cached: for SEND in `CachedPublish`, for MESSAGE in its `Subscription`.
+Both happen once per header block, and are cached: for SEND in `CachedPublish`, for MESSAGE in `Subscription`.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ _EXPIRATION: Final = re.compile(rb"\d{1,10}")
 _FIELDS: Final = frozenset((*_TEXTS, *_NUMBERS, b"persistent"))
 
 PROPERTIES: Final = frozenset((*_TEXTS, *_NUMBERS, b"destination", b"reply-to", b"persistent", PUBLISHED))
-"""Headers of SEND that are no entries of the headers table."""
+"""The headers of SEND that are not put into the headers table."""
 
-# Headers of a MESSAGE that the gateway itself writes. A message's own header of such a name is dropped, so that no
-# publisher can forge the header that a client acknowledges with. So is the time of publishing.
+# The headers of MESSAGE that the gateway itself writes, and the time of publishing. A message's own header with such a
+# name is dropped, so that no publisher can forge, for example, an ack id.
 _OWN: Final = frozenset(
     (b"subscription", b"destination", b"message-id", b"redelivered", b"ack", b"content-length", PUBLISHED)
 )
 
 
 def without_bad_numbers(headers: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
-    """A SEND's headers as the plugin's next version reads them: a priority or timestamp that is no number is none.
+    """Drop a priority or timestamp that is not a number, as the next release of the plugin does.
 
     Raises:
-        StompError: for an expiration that is no number, which the broker would refuse.
+        StompError: the expiration is not a number, and the broker would refuse it.
     """
     if b"expiration" in headers and _EXPIRATION.fullmatch(headers[b"expiration"]) is None:
         raise error_frames.processing_error()
@@ -61,10 +61,10 @@ def without_bad_numbers(headers: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]
 def properties_of_send(headers: Mapping[bytes, bytes], reply_to: bytes | None) -> Properties:
     """The AMQP properties that a SEND's headers ask for, without the headers table.
 
-    ``reply_to`` is the header's own value, or the name of a temporary queue.
+    ``reply_to``: the value of the header, or the name of the temporary queue in it.
 
     Raises:
-        StompError: for a malformed priority or timestamp, or a text too long for AMQP.
+        StompError: a priority or timestamp is malformed, or a text is too long for AMQP.
     """
     found = Properties(reply_to=reply_to)
     if reply_to is not None and len(reply_to) > LONGEST_SHORT_STRING:
@@ -93,16 +93,15 @@ def properties_of_send(headers: Mapping[bytes, bytes], reply_to: bytes | None) -
 def table_of_send(
     headers: Mapping[bytes, bytes], gaps: tuple[bytes, ...]
 ) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-    """The headers table of a SEND: every header that is no property, as a long string, last header first.
+    """Encode the headers table of a SEND: every header that is not a property, as a long string, last header first.
 
     The values of ``gaps`` differ from message to message and are left out.
 
     Returns:
-        The table's bytes cut at the gaps: after each piece but the last, the bytes of a value follow. And the names of
-        the gaps in the order of the table.
+        The table's bytes, cut at these values (see `Publication`), and the names of ``gaps`` in the table's order.
 
     Raises:
-        StompError: for a name that is too long for AMQP.
+        StompError: a name is too long for AMQP.
     """
     check_names(headers)
     entries = [entry for entry in reversed(tuple(headers.items())) if entry[0] not in PROPERTIES]
@@ -121,7 +120,7 @@ def check_names(headers: Mapping[bytes, bytes]) -> None:
     """Check that AMQP can carry the names of a SEND's headers.
 
     Raises:
-        StompError: for the last one that is too long.
+        StompError: a name is too long.
     """
     if max(map(len, headers), default=0) > LONGEST_SHORT_STRING:
         raise error_frames.name_too_long(
@@ -130,7 +129,7 @@ def check_names(headers: Mapping[bytes, bytes]) -> None:
 
 
 def shown_headers(properties: Properties) -> list[tuple[bytes, bytes]]:
-    """The headers of a MESSAGE that are the message's own: first the headers table, in its order, then properties."""
+    """The message's own headers for MESSAGE, unescaped: the headers table in its order, and then properties."""
     lines = _property_lines(properties)
     taken = _OWN.union([name for name, _ in lines]) if lines else _OWN
     table = [

@@ -1,7 +1,7 @@
-"""SENDs that differ only in headers that affect neither route nor properties: the common part is computed once.
+"""SENDs that differ only in headers that affect neither route nor properties share one translation.
 
 A producer may send an identifier or a time with each message, so that no header block comes twice. The values that
-differ become gaps in one `CachedPublish`, as receipt and content-length are.
+differ become ``gaps`` of one `CachedPublish`, like receipt and content-length.
 """
 
 from __future__ import annotations
@@ -15,20 +15,18 @@ from gateway.session.queues import QUEUE_ARGUMENTS
 from gateway.session.translate import PROPERTIES
 from gateway.stomp.frame import CONTENT_LENGTH, RECEIPT
 
-# Headers of SEND whose values decide where a message goes or how it gets there. All others are entries of the headers
-# table and nothing else.
-_MEANT: Final = PROPERTIES.union(
+# The headers of SEND whose values decide where a message goes or how. All others are only entries of the headers table.
+_SIGNIFICANT: Final = PROPERTIES.union(
     QUEUE_ARGUMENTS,
     (b"message-id", b"transaction", b"mandatory", b"durable", b"auto-delete", b"exclusive"),
 )
 _VOLATILE: Final = (RECEIPT, CONTENT_LENGTH)
 
-# What is known of all kinds of a session may take so many bytes, and no SEND is looked at whose headers are longer than
-# this.
+# The memory in bytes for all kinds of a session, and the size of the largest headers that are looked up.
 _MOST_BYTES: Final = 256 << 10
 _LARGEST: Final = 2048
 
-# Of about so many names and kinds it is known that they have come: at first, and at most.
+# The number of names and kinds that are remembered as seen once: at first, and at most.
 _FIRST_SEEN: Final = 8
 _MOST_SEEN: Final = 1024
 
@@ -36,16 +34,16 @@ _Kind = tuple[tuple[bytes, ...], tuple[bytes, ...]]
 
 
 class VariedPublish(CachedPublish):
-    """SENDs with the same names of headers, and the same values of those that mean something."""
+    """The translation of SENDs of one kind: with the same header names, and the same values of significant headers."""
 
     __slots__ = ("headers",)
 
-    # Of the SEND that is published next.
+    # The headers of the SEND that is published next.
     headers: Mapping[bytes, bytes]
 
     def values(self, receipt: bytes | None, length: bytes | None) -> tuple[bytes, ...]:
         """See `CachedPublish.values`. HOT: once per SEND."""
-        del receipt, length  # they are among the headers
+        del receipt, length  # included in the headers
         headers = self.headers
         return tuple([headers[name] for name in self.gaps])
 
@@ -58,41 +56,42 @@ class VariedPublishes:
     """The kinds of SENDs of one session.
 
     Args:
-        make: makes what is cached, from headers and the names of those that differ.
-        meant: further headers whose values mean something.
+        make: creates a `VariedPublish` from headers and the names of those that differ.
+        significant: further significant headers.
     """
 
-    __slots__ = ("_bytes", "_kinds", "_make", "_meant", "_names", "_seen")
+    __slots__ = ("_bytes", "_kinds", "_make", "_names", "_seen", "_significant")
 
     def __init__(
-        self, make: Callable[[Mapping[bytes, bytes], tuple[bytes, ...]], VariedPublish], meant: Collection[bytes]
+        self, make: Callable[[Mapping[bytes, bytes], tuple[bytes, ...]], VariedPublish], significant: Collection[bytes]
     ) -> None:
         self._make = make
-        self._meant = _MEANT.union(meant)
+        self._significant = _SIGNIFICANT.union(significant)
         self._kinds: dict[_Kind, VariedPublish] = {}
-        # Of the headers of these kinds.
+        # The header names of these kinds.
         self._names: set[tuple[bytes, ...]] = set()
         self._bytes = 0
-        # Hashes of what has come once, names of headers and then kinds, each in the place that its lower bits say. Most
-        # never come again.
+        # Hashes of header names and kinds that were seen once, indexed by their lower bits. Most never come again.
         self._seen = array("q", bytes(8 * _FIRST_SEEN))
 
     def find(self, headers: Mapping[bytes, bytes]) -> VariedPublish | None:
-        """What SENDs with such headers have in common; None if there has been none, or nothing in them can differ.
+        """Find the translation of SENDs of this kind, or create it when the kind comes for the second time.
+
+        Returns None for a new kind, and for large headers.
 
         Raises:
-            StompError: as for `CachedPublish`.
+            StompError: see `CachedPublish`.
         """
-        meant, names = self._meant, tuple(headers)
+        significant, names = self._significant, tuple(headers)
         if names not in self._names and not self._has_seen(hash(names)):
             return None
         text = sum(map(len, names)) + sum(map(len, headers.values()))
         if text > _LARGEST:
             return None
-        kind = names, tuple([value for name, value in headers.items() if name in meant])
+        kind = names, tuple([value for name, value in headers.items() if name in significant])
         found = self._kinds.get(kind)
         if found is None and self._has_seen(hash(kind)):
-            found = self._make(headers, tuple([name for name in names if name not in meant]))
+            found = self._make(headers, tuple([name for name in names if name not in significant]))
             self._bytes += _size_of_kind(len(names), text)
             if self._bytes > _MOST_BYTES:
                 self._drop_half()
@@ -101,7 +100,7 @@ class VariedPublishes:
         return found
 
     def _drop_half(self) -> None:
-        """Every second one goes, as in a `BlockCache`."""
+        """Evict every second kind, as in `BlockCache`."""
         for each in list(self._kinds)[::2]:
             del self._kinds[each]
         self._names = {names for names, _ in self._kinds}
@@ -113,7 +112,7 @@ class VariedPublishes:
         if seen[at] == mark:
             return True
         while seen[at] and len(seen) < _MOST_SEEN:
-            # Most sessions send few kinds, and there are many sessions.
+            # It starts small because most sessions send few kinds, and there are many sessions.
             before, seen = seen, array("q", bytes(16 * len(seen)))
             for each in filter(None, before):
                 seen[each % len(seen)] = each
@@ -123,5 +122,5 @@ class VariedPublishes:
 
 
 def _size_of_kind(count: int, text: int) -> int:
-    """The bytes that a kind takes once it is published, as measured: for so many headers with so many bytes."""
+    """The memory in bytes, as measured, of a kind with ``count`` headers of ``text`` bytes in total."""
     return 2500 + 450 * count + 8 * text

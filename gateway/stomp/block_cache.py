@@ -1,8 +1,9 @@
-"""A bounded table of what header blocks mean, by their bytes.
+"""A bounded cache from the bytes of a header block to its meaning.
 
-A producer repeats a few blocks, or hundreds in turn; and some producers never send the same block twice. So the first
-few blocks are entered at once, and a further one when it comes for the second time. When the table is full, every
-second entry goes: what is in use comes back, and of a round of more blocks than there is room for, some stay.
+Some producers repeat a few blocks, some cycle through hundreds, and some never send the same block twice. So the cache
+stores the first few blocks at once, and any other block when it arrives for the second time. When the cache is full, it
+evicts every second entry. Blocks in use soon return, and a producer that cycles through more blocks than fit still
+finds some of them.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from zlib import crc32
 
 _Meaning = TypeVar("_Meaning")
 
-# So many are entered without having come before, if they take no more bytes than this.
+# The cache stores blocks on first sight until it has this many entries or this many bytes.
 _FEW: Final = 64
 _MOST_BYTES_OF_FEW: Final = 100_000
 
-# The number of checksums, of four bytes each, that record blocks seen once. A checksum is enough: if two blocks have
-# the same one, the second is only cached too early.
+# The number of four-byte checksums that record the blocks seen once. A collision only caches a block too early.
 _SEEN: Final = 8192
 
 
@@ -27,8 +27,8 @@ class BlockCache(dict[bytes, _Meaning], Generic[_Meaning]):
     """A bounded cache from header blocks to their meaning. A look-up is a plain dictionary look-up.
 
     Args:
-        most_bytes: what all entries may take.
-        size_of: the bytes that the entry of a block takes.
+        most_bytes: the memory that all entries together may take.
+        size_of: computes the bytes of memory that the entry for a block takes.
     """
 
     __slots__ = ("_bytes", "_most_bytes", "_seen", "_size_of")
@@ -38,11 +38,11 @@ class BlockCache(dict[bytes, _Meaning], Generic[_Meaning]):
         self._most_bytes = most_bytes
         self._size_of = size_of
         self._bytes = 0
-        # Checksums, each in the place that its lower bits say.
+        # Indexed by the checksum modulo _SEEN.
         self._seen: array[int] | None = None
 
     def enter(self, block: bytes, meaning: _Meaning) -> bool:
-        """Enter a block that is not in the table, if it is worth it. Returns whether others were evicted."""
+        """Store a block that is not in the cache, or only note that it came. Returns whether others were evicted."""
         if (len(self) >= _FEW or self._bytes >= _MOST_BYTES_OF_FEW) and not self._has_seen(crc32(block)):
             return False
         size = self._size_of(block)

@@ -1,20 +1,20 @@
 """Bytes to frames, for any split of the byte stream (STOMP 1.2, "Augmented BNF"; one grammar for all versions).
 
-How it works. ``feed`` takes what the socket gave, ``next_frame`` hands out one frame after the other until it needs
-more. Whole frames are read straight from the chunk they came in. The rest of a chunk is kept in a growing buffer,
-together with what is known about it, so that no byte is searched twice however small the pieces are:
+How it works. ``feed`` takes the bytes of one read, and ``next_frame`` returns one frame after the other until it needs
+more bytes. A frame that is whole in one read is parsed in place. An incomplete frame is kept in a growing buffer with
+the state of the search, so no byte is searched twice, however small the pieces are:
 
-* the header lines so far were read one by one (a bad line is an error at once, not at the end of the frame);
-* without a content-length, only the new bytes are searched for the NUL;
-* with one, nothing is searched at all: the rest of the body is kept as it comes, in pieces if it is large.
+* each complete header line is read at once, so a bad line is an error before the frame ends;
+* without a content-length, only new bytes are searched for the NUL;
+* with a content-length, nothing is searched: the rest of the body is collected as it arrives.
 
-Speed. A producer repeats its header block, so SEND blocks are looked up by their own bytes in two bounded tables: the
-block without the value of ``receipt`` (messages of one size), and, failing that, without the value of
-``content-length`` either. Further SENDs with the same block are not even looked up: ``take_sends``. A consumer
-repeats its ACKs, and their blocks are looked up without the values of ``receipt`` and ``id``. Everything else takes the
-slow path, which alone defines the meaning; ``tests/property/test_decoder.py`` holds the two equal.
+Speed. A producer repeats its header block, so SEND blocks are looked up by their bytes in two bounded caches: first
+without the value of ``receipt``, which finds messages of the same size, and then without the value of
+``content-length``, too. ``take_sends`` finds further SENDs with the same block by comparison alone. A consumer
+repeats its ACKs, so their blocks are looked up without the values of ``receipt`` and ``id``. Everything else takes the
+slow path, which alone defines the meaning. ``tests/property/test_decoder.py`` keeps fast and slow path equal.
 
-Limits are checked while a frame is still arriving, so memory stays bounded by the limit and one read.
+Limits are checked while a frame arrives, so the memory of a decoder is bounded by the frame limit and one read.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from gateway.stomp.frame import (
 )
 from gateway.stomp.headers import printable, read_integer, split_line
 
-# Between frames any number of NUL, LF and CR LF may stand: heart-beats, and the line's end that may follow a frame.
-# Possessive, since a flood of them would otherwise cost a hundred bytes of matcher state for each.
+# Heart-beats, and the line ends that clients send after a frame. The quantifiers are possessive because the matcher
+# would otherwise keep a hundred bytes of state for each.
 _BETWEEN_FRAMES: Final = re.compile(rb"(?:[\n\0]++|\r\n)*+")
 _END_OF_BLOCK: Final = re.compile(rb"\n\r?\n")
 _CARRIAGE_RETURN: Final = 0x0D
@@ -51,8 +51,8 @@ _FIRST_OF_TLS: Final = 0x16
 # The first line of an HTTP request (RFC 9112, 3). No command has a space.
 _HTTP_REQUEST: Final = re.compile(rb"[!-~]+ [!-~]+ HTTP/\d\.\d")
 
-# Each connection caches header blocks up to this size, enough of them for a producer that sends to a thousand
-# destinations in turn. A block also keeps the lines that were cut out of its first frame, up to _LONGEST_CUT bytes.
+# The size of the largest header block that a connection caches, and of the values that are cut out of a block's first
+# frame and stay with it, all in bytes. The caches suffice for a producer that sends to a thousand destinations in turn.
 _LARGEST_CACHED_BLOCK: Final = 2048
 _LONGEST_CUT: Final = 256
 _MOST_BYTES: Final = 4 << 20
@@ -60,33 +60,35 @@ _MOST_BYTES_OF_ACKS: Final = 384 << 10
 _MOST_BYTES_SIZED: Final = 512 << 10
 _OF_SIZED_BLOCK: Final = 350
 
-# Shared by all tables that are still empty. Nothing is ever entered here.
+# Stands for all caches that are still empty. Nothing is ever stored in it.
 _NO_BLOCKS: Final[BlockCache[Any]] = BlockCache(0, len)
 
-# Smaller pieces of a body are joined when they arrive: each object would take more memory than its bytes.
+# Smaller pieces of a body are joined on arrival, because an object each would take more memory than the bytes.
 _LEAST_PIECE: Final = 4096
 
-# Digits of a length that the fast path reads; more are longer than any frame, or zeros that the slow path may judge.
+# The most digits of a content-length that the fast path reads. The slow path handles longer ones.
 _LONGEST_LENGTH: Final = 9
 
 _RECEIPT_LINE: Final = b"\nreceipt:"
 _LENGTH_LINE: Final = b"\ncontent-length:"
 _ID_LINE: Final = b"\nid:"
 
-# Digits of a delivery's number: it has 64 bits.
+# The most digits of a delivery tag, which has 64 bits.
 _LONGEST_NUMBER: Final = 20
 
 
 @dataclass(slots=True)
 class FrameLimits:
-    """What a client may send, in bytes and in numbers.
+    """The limits for the frames of one client. They may be raised between frames, as after a login.
 
-    ``frame`` bounds a whole frame, ``headers`` the distinct headers in it, ``header`` each name and each value, and
-    ``lines`` its header lines, those that repeat a name included: each costs as much time as a distinct one. They may
-    be raised between frames: a client that has logged in is trusted with more.
-
-    With ``skips_bodies`` a SEND whose body is too large is no error: it is read to its end and handed out as an
-    `OversizedFrame`, without the body. With ``ignores_bad_lengths`` a content-length that is no number does not count.
+    Args:
+        frame: bytes of a whole frame.
+        headers: distinct headers of a frame.
+        header: bytes of each name and of each value.
+        lines: header lines of a frame, including those that repeat a name.
+        skips_bodies: a SEND with a body that is too large is not an error. Its body is read and dropped, and the
+            decoder returns an `OversizedFrame`.
+        ignores_bad_lengths: a content-length that is not a number is treated as absent.
     """
 
     frame: int = 4 * 1024 * 1024
@@ -98,9 +100,9 @@ class FrameLimits:
 
 
 class _Head(NamedTuple):
-    """The header block of a frame that is arriving, where it ends, and where the body begins, counted from the frame.
+    """The parsed header block of a frame that is arriving. ``end`` and ``body`` are offsets from the frame's start.
 
-    It is read once: in a frame of megabytes that may take all the time that a turn has.
+    It is parsed only once, because a block of megabytes may take the whole time of a turn.
     """
 
     header_block: HeaderBlock
@@ -110,12 +112,12 @@ class _Head(NamedTuple):
 
 @dataclass(slots=True, repr=False)
 class _PartialFrame:
-    """The state of a frame whose first part is in ``buffer``. No repr, because it may contain a passcode."""
+    """A frame whose first part is in ``buffer``. It has no repr, because the buffer may contain a passcode."""
 
     buffer: bytearray = field(default_factory=bytearray)
-    line: int = 0  # where the header line starts that is not complete yet
-    searched: int = 0  # bytes before this hold no end of that line, or no NUL once the header block is complete
-    head: _Head | None = None  # once the blank line has arrived
+    line: int = 0  # the start of the incomplete header line
+    searched: int = 0  # no LF between `line` and here; after the header block, no NUL between the body's start and here
+    head: _Head | None = None  # set when the blank line has arrived
     command: bytes = b""
     lines: int = 0
     headers: dict[bytes, bytes] = field(default_factory=dict)
@@ -126,13 +128,13 @@ class _PartialFrame:
 
 
 class _PartialBody:
-    """A frame whose header block is read and whose body, of a known length, is arriving.
+    """A frame with a content-length whose body is arriving.
 
     Args:
-        frame: gets the body.
-        size: bytes of the frame that have arrived.
-        piece: bytes of its body that have arrived.
-        missing: bytes of the body, and the NUL after it, that have not arrived.
+        frame: its ``body`` is set when the body is complete.
+        size: the number of bytes of the frame that have arrived.
+        piece: the bytes of its body that have arrived.
+        missing: the number of bytes that have not arrived, including the NUL.
     """
 
     __slots__ = ("_pieces", "frame", "missing", "position", "rest", "size")
@@ -142,12 +144,12 @@ class _PartialBody:
         self.frame = frame
         self.missing = missing
         self._pieces: list[Piece] = [piece]
-        # What was fed with the end of the frame, and what came after it; and where in these bytes the NUL should be.
+        # The read in which the frame ends, with all later bytes, and where in it the NUL should be.
         self.rest = b""
         self.position = 0
 
     def feed(self, data: bytes) -> None:
-        """Take what one read gave. HOT: once per read of a large body."""
+        """Take the bytes of one read. HOT: once per read of a large body."""
         self.size += len(data)
         missing, pieces = self.missing, self._pieces
         if missing == 0:
@@ -167,10 +169,10 @@ class _PartialBody:
 
 
 class _SkippedBody(_PartialBody):
-    """The rest of a SEND that is too large, of which nothing is kept.
+    """A SEND that is too large. Its body is read and dropped.
 
     Args:
-        missing: None if a NUL ends the body. Then ``missing`` is 1 until it comes.
+        missing: None if the body ends at the next NUL. The attribute is then 1 until that NUL arrives.
     """
 
     __slots__ = ("ends_with_nul",)
@@ -180,7 +182,6 @@ class _SkippedBody(_PartialBody):
         self.ends_with_nul = missing is None
 
     def feed(self, data: bytes) -> None:
-        """Take what one read gave."""
         end = data.find(b"\0") if self.ends_with_nul else self.missing - 1
         if not self.missing:
             self.rest += data
@@ -192,7 +193,7 @@ class _SkippedBody(_PartialBody):
 
 
 class Decoder:
-    """Reads the frames of one client. Its ``limits`` may be raised between frames."""
+    """Reads the frames of one client. You may raise its ``limits`` between frames, but not lower them."""
 
     __slots__ = (
         "_ack_blocks", "_chunk", "_fast_start", "_head", "_header_blocks", "_longest_receipt", "_partial",
@@ -204,30 +205,30 @@ class Decoder:
         self._chunk = b""
         self._position = 0
         self._partial: _PartialFrame | _PartialBody | None = None
-        # Of the frame at the beginning of the chunk, if it came in pieces.
+        # The header block of the frame at the start of the chunk, if it is parsed already.
         self._head: _Head | None = None
-        # Header blocks by their bytes without the values of receipt and content-length; and once more by the bytes with
-        # content-length, next to the length's text and number. And header blocks of ACKs by their bytes without the
-        # values of receipt and id. Made for the first of them, since many clients do nothing for long.
+        # _header_blocks: by the bytes of the block without the values of receipt and content-length. _sized_blocks:
+        # without the value of receipt only, with the length's text and number. _ack_blocks: without the values of
+        # receipt and id. Created for the first block, because many clients are idle for long.
         self._header_blocks: BlockCache[HeaderBlock] = _NO_BLOCKS
         self._sized_blocks: BlockCache[tuple[HeaderBlock, bytes | None, int]] = _NO_BLOCKS
         self._ack_blocks: BlockCache[HeaderBlock] = _NO_BLOCKS
-        # Of a SEND whose block is looked up: what is encoded for the last one with a block is kept.
+        # The longest receipt of a SEND on the fast path, since the encoded parts of a block's last SEND are kept.
         self._longest_receipt = 0
-        # Where the frame that was handed out last began; -1 if it took the slow path.
+        # Where the last frame on the fast path began; -1 if the last frame took the slow path.
         self._fast_start = -1
 
     @property
     def buffered(self) -> int:
-        """Bytes received that belong to no frame handed out yet."""
+        """The number of bytes received after the last frame that was returned."""
         waiting = len(self._chunk) - self._position
         return waiting + (self._partial.size if self._partial else 0)
 
     @property
     def unread(self) -> tuple[int | None, bytes]:
-        """The number of bytes missing from an arriving body, and the bytes after the last frame handed out.
+        """The number of bytes that an arriving body lacks, and the unparsed bytes.
 
-        The number is None while a body is skipped that ends with the next NUL.
+        The number is None while the decoder skips a body that ends at the next NUL.
         """
         partial = self._partial
         if isinstance(partial, _PartialBody):
@@ -236,20 +237,20 @@ class Decoder:
         return 0, self._chunk[self._position :] if partial is None else bytes(partial.buffer)
 
     def take_over(self, other: Decoder) -> None:
-        """Continue where another decoder stopped; that one must not be used any more."""
+        """Continue where another decoder stopped. Do not use the other one afterwards."""
         for name in Decoder.__slots__:
             setattr(self, name, getattr(other, name))
 
     def feed(self, data: bytes) -> None:
-        """Take what one read of the socket gave.
+        """Take the bytes of one read.
 
         Raises:
-            FrameError: when the frame that is arriving is malformed already, or exceeds a limit.
+            FrameError: the incomplete frame is already malformed, or exceeds a limit.
         """
         partial = self._partial
         if partial is None:
             self._head = None
-            # Frames wait here while a held session does not ask for them. Normally nothing is left.
+            # A held session leaves frames here. Normally nothing is left.
             left = len(self._chunk) - self._position
             self._chunk = self._chunk[self._position :] + data if left else data
             self._position = 0
@@ -260,13 +261,13 @@ class Decoder:
         self._grow(partial, data)
 
     def next_frame(self) -> Frame | None:  # noqa: PLR0911 - hot: in one piece, since every call costs
-        """Hand out the next complete frame; None when more bytes are needed.
+        """Return the next complete frame, or None if more bytes are needed.
 
-        HOT: one call per frame. A whole SEND whose header block is known costs two searches, a table look-up and a
-        slice. ``_slow_frame`` is the slow twin; anything unusual is left to it.
+        HOT: one call per frame. A whole SEND whose header block is cached costs two searches, a look-up and a slice.
+        ``_slow_frame`` is the slow twin, and handles everything unusual.
 
         Raises:
-            FrameError: on any violation of the grammar or a limit. The stream cannot be read any further.
+            FrameError: the bytes violate the grammar or a limit. The decoder cannot be used any further.
         """
         chunk = self._chunk
         start = self._position
@@ -280,7 +281,7 @@ class Decoder:
             return None if self._partial is None else self._take_whole(self._partial)
         if chunk[start] != _FIRST_OF_SEND:
             return self._next_ack(start) if chunk[start] == _FIRST_OF_ACK else self._slow_frame(start)
-        # The search is bounded, or lines that end in CR LF would cost a search of the whole chunk for each frame.
+        # The search is bounded because of clients that end lines with CR LF: each frame would search the whole chunk.
         end = chunk.find(b"\n\n", start, start + _LARGEST_CACHED_BLOCK)
         if end < 0:
             return self._slow_frame(start)
@@ -304,16 +305,17 @@ class Decoder:
         return Frame(header_block, chunk[body:stop], receipt, length)
 
     def take_sends(self, frame: Frame, most: int, most_bytes: int) -> list[ReceiptAndBody]:
-        """Take the SENDs that differ from the one handed out just now in nothing but body and receipt.
+        """Take the following SENDs that differ from the last one only in body and receipt.
 
-        Their receipts have the same size, so their headers have the same size in AMQP, too.
-
-        HOT: once per SEND, or once for many; each that is taken costs a comparison and a slice or two.
+        HOT: once per SEND, or once for many. Each SEND that is taken costs a comparison and a slice or two.
 
         Args:
-            frame: the one just handed out.
-            most: how many to take at the most.
+            frame: the SEND that ``next_frame`` has just returned.
+            most: take at most this many.
             most_bytes: stop after this many bytes of bodies.
+
+        Returns:
+            Receipt and body of each. All receipts are as long as that of ``frame``, so the encoded headers are, too.
         """
         chunk, at = self._chunk, self._position
         if self._fast_start < 0 or at >= len(chunk):
@@ -346,7 +348,7 @@ class Decoder:
         return taken
 
     def _next_ack(self, start: int) -> Frame | None:
-        """Hand out an ACK whose header block is known but for its id, and its receipt if it has one.
+        """Return an ACK whose header block is cached. Its id and receipt may differ from the cached ones.
 
         HOT: once per ACK. ``_slow_frame`` is the slow twin.
         """
@@ -374,17 +376,17 @@ class Decoder:
         return AckFrame(header_block, ack_id, receipt)
 
     def skip_acks(self, frame: AckFrame, number: int, most: int) -> int:
-        """Skip ACKs that say the same as the one handed out just now, with the next number in each.
+        """Skip the following ACKs that equal the last one, except that each acknowledges the next delivery.
 
-        HOT: once per ACK that is followed by others; each that is skipped costs a comparison.
+        HOT: once per ACK that is followed by others. Each skipped ACK costs a comparison.
 
         Args:
-            frame: the one just handed out.
-            number: of the delivery: the digits at the end of its id, without a zero in front.
-            most: how many to skip at the most.
+            frame: the ACK that ``next_frame`` has just returned.
+            number: its delivery tag: the digits at the end of its id, without leading zeros.
+            most: skip at most this many.
 
         Returns:
-            How many were skipped.
+            The number of ACKs that were skipped.
         """
         chunk, at, ack_id = self._chunk, self._position, frame.ack_id
         size, limits = at - self._fast_start, self.limits
@@ -415,7 +417,7 @@ class Decoder:
         return start
 
     def _look_up(self, block: bytes) -> tuple[HeaderBlock, bytes | None, int] | None:
-        """Look up a block without its receipt: the header block, the length's text, and the size of the body."""
+        """Look up a block without its receipt. Returns the header block, the length's text, and the body's size."""
         at = block.find(_LENGTH_LINE)
         if at < 0:
             header_block, length = self._header_blocks.get(block), None
@@ -440,24 +442,24 @@ class Decoder:
             self._header_blocks = BlockCache(_MOST_BYTES, _size_of_block)
             self._sized_blocks = BlockCache(_MOST_BYTES_SIZED, _size_of_sized_block)
             self._ack_blocks = BlockCache(_MOST_BYTES_OF_ACKS, _size_of_block)
-            # The limits may only be raised.
+            # Computed once, since the limits are never lowered.
             self._longest_receipt = min(_LONGEST_CUT, self.limits.header)
         blocks = self._ack_blocks if is_ack else self._header_blocks
         if block not in blocks and blocks.enter(block, header_block) and not is_ack:
-            # They would keep the header blocks that had to go.
+            # It would keep evicted header blocks in memory.
             self._sized_blocks.clear()
 
     # The slow path: it defines the grammar.
 
     def _slow_frame(self, start: int, end: int = -1) -> Frame | None:
-        """``end``: where the two line feeds are that may be the end of the header block, if they were looked for."""
+        """Read the frame that begins at ``start``. ``end``: where its first two line feeds are, if already known."""
         chunk = self._chunk
         self._fast_start = -1
         head = self._head if start == 0 else None
         if head is None:
             body = end + 2
             if end < 0 or chunk.find(b"\r", start, end) >= 0:
-                # Perhaps one of the two has a carriage return before it.
+                # The blank line may end with CR LF.
                 found = _END_OF_BLOCK.search(chunk, start)
                 if found is None:
                     self._keep_partial(start)
@@ -491,7 +493,7 @@ class Decoder:
         return Frame(header_block, b"", receipt)
 
     def _read_block(self, block: bytes) -> HeaderBlock:
-        # Lines beyond the limit are not even split: there may be a million.
+        # Do not split lines beyond the limit: there may be a million.
         limits = self.limits
         lines = block.split(b"\n", limits.lines + 1)
         if len(lines) > limits.lines + 1:
@@ -499,7 +501,7 @@ class Decoder:
         command = _command(lines[0])
         headers: dict[bytes, bytes] = {}
         is_bounded = len(block) <= limits.header and len(lines) <= limits.headers + 1
-        # As most are: nothing in it is escaped, and no limit is reached. Of a repeated name the first value counts.
+        # Most blocks have no escapes and are within all limits.
         is_plain = is_bounded and b"\\" not in block and b"\r" not in block
         put = headers.setdefault
         for line in lines[1:]:
@@ -525,10 +527,10 @@ class Decoder:
     # Frames that arrive in pieces.
 
     def _keep_partial(self, start: int, head: _Head | None = None) -> None:
-        """Keep the first part of a frame until more of it arrives; ``head`` if it is whole."""
+        """Keep the first part of a frame until more arrives. ``head``: its header block, if that is complete."""
         rest = self._chunk[start:]
         if rest == b"\r":
-            # Perhaps half of a line's end between frames; the next byte tells.
+            # It may be the first half of a CR LF between frames.
             self._chunk, self._position = rest, 0
             return
         self._chunk, self._position = b"", 0
@@ -544,7 +546,7 @@ class Decoder:
             self._partial = _SkippedBody(self._oversized(partial.head), None)
 
     def _skip_body(self, frame: OversizedFrame, stop: int) -> Frame | None:
-        """Read on after the body, which is to end at ``stop``; the frame if it has arrived."""
+        """Skip the body, which ends at ``stop``. Returns the frame if the whole body has arrived."""
         chunk = self._chunk
         if stop >= len(chunk):
             self._partial = _SkippedBody(frame, stop + 1 - len(chunk))
@@ -556,35 +558,36 @@ class Decoder:
         return frame
 
     def _oversized(self, head: _Head | None) -> OversizedFrame:
-        """Decide about a frame that exceeds the limit: the frame that is handed out for a SEND that is too large.
+        """Decide about a frame that exceeds the limit. The fast paths leave every such frame to ``_slow_frame``.
 
-        The fast paths leave every such frame to ``_slow_frame``.
+        Returns:
+            The frame to return for a SEND that is too large, if the limits let its body be skipped.
 
         Raises:
-            FrameError: such a SEND is an error, or the frame is not a SEND, or its headers are too large.
+            FrameError: the frame is not a SEND, its headers are too large, or bodies are not skipped.
         """
         if head is None or not self.limits.skips_bodies or head.header_block.command != b"SEND":
             raise self._too_large()
         headers = head.header_block.headers
-        # Another header block: what is cached on the one that is repeated would publish the frame.
+        # A new header block: with the cached one, the session would find a cached publish and publish the frame.
         return OversizedFrame(HeaderBlock(b"SEND", headers), b"", headers.get(RECEIPT))
 
     def _unfinished(self, frame: Frame, start: int, body: int, stop: int) -> Frame | None:
-        """Keep a frame whose header block is known and whose body has not arrived; any other takes the slow path."""
+        """Keep a frame with a cached header block until its body has arrived. Any other frame takes the slow path."""
         if frame.length is None or stop < len(self._chunk) or stop - start >= self.limits.frame:
             return self._slow_frame(start)
         self._await_body(frame, start, body, stop)
         return None
 
     def _await_body(self, frame: Frame, start: int, body: int, stop: int) -> None:
-        """Keep a frame that begins at ``start`` until its body has arrived, which is to end at ``stop``."""
+        """Keep the frame that begins at ``start`` until its body, which ends at ``stop``, has arrived."""
         chunk = self._chunk
         piece = part_of(chunk, body, len(chunk))
         self._partial = _PartialBody(frame, len(chunk) - start, piece, stop + 1 - len(chunk))
         self._chunk, self._position, self._head = b"", 0, None
 
     def _take_whole(self, partial: _PartialFrame | _PartialBody) -> Frame | None:
-        """Hand out the frame that came in pieces, if it is complete."""
+        """Return the frame that arrived in pieces, or None if it is incomplete."""
         if isinstance(partial, _PartialFrame) or partial.missing:
             return None
         if partial.rest[partial.position]:
@@ -593,7 +596,7 @@ class Decoder:
         return partial.frame
 
     def _is_complete(self, partial: _PartialFrame) -> bool:
-        """Whether the whole frame is there, or if its length is known, its header block."""
+        """Whether the frame is complete; for a frame with a content-length, whether its header block is."""
         if partial.head is None:
             head = partial.head = self._arrived_head(partial)
             if head is None:
@@ -601,7 +604,7 @@ class Decoder:
             length = self._content_length(head.header_block)
             if length is not None:
                 if head.body + length >= self.limits.frame:
-                    self._oversized(head)  # an error, or else it is skipped once the frame is looked at
+                    self._oversized(head)  # raises, unless next_frame may skip the body
                 return True
             partial.searched = head.body
         if partial.buffer.find(b"\0", partial.searched) >= 0:
@@ -610,7 +613,7 @@ class Decoder:
         return False
 
     def _arrived_head(self, partial: _PartialFrame) -> _Head | None:
-        """Read the header lines that are complete by now; all of them once the blank line is there."""
+        """Read the complete header lines. Returns the header block once the blank line has arrived."""
         buffer = partial.buffer
         while (end := buffer.find(b"\n", partial.searched)) >= 0:
             line = bytes(buffer[partial.line : end])
@@ -625,7 +628,7 @@ class Decoder:
                 self._read_header(line, partial.headers)
             partial.line = partial.searched = end + 1
         if not partial.line and len(buffer) > 1 and buffer[0] == _CARRIAGE_RETURN:
-            # Between frames a line feed may still follow, but an endless wait for it must not hide the mistake.
+            # Report it now: the LF at the end of this line may never arrive.
             raise FrameError("a carriage return that is not followed by a line feed in a command")
         partial.searched = len(buffer)
         return None
@@ -659,7 +662,7 @@ def _header_block(command: bytes, headers: dict[bytes, bytes]) -> HeaderBlock:
 
 
 def _size_of_block(block: bytes) -> int:
-    """The bytes that a cached header block takes with what the session keeps on it, as measured."""
+    """The memory in bytes, as measured, that a cached header block takes together with its cached publish."""
     return 1700 + 100 * block.count(b"\n") + 6 * len(block)
 
 
@@ -668,7 +671,7 @@ def _size_of_sized_block(block: bytes) -> int:
 
 
 def _cut(block: bytes, at: int) -> tuple[bytes, bytes]:
-    """Cut the rest of the line that begins at ``at`` out of the block; the block without it, and what was cut."""
+    """Cut out the rest of a line, from ``at`` on. Returns the block without it, and the bytes that were cut."""
     end = block.find(b"\n", at)
     if end < 0:
         return block[:at], block[at:]

@@ -1,9 +1,8 @@
-"""A STOMP frame as the decoder hands it on.
+"""STOMP frames: as the decoder returns them, and the encoders of the gateway's own.
 
-A frame is split into what repeats and what does not. A producer sends the same header block over and over, and only
-the receipt and the length change; a consumer's ACKs differ in their ids. So the decoder parses such a block once and
-shares its `HeaderBlock` between frames.
-The session keeps what it means in AMQP in ``HeaderBlock.cached_publish``, and finds it when the block comes again.
+A producer sends the same header block over and over with another receipt and length, and a consumer's ACKs differ in
+their ids. So the decoder parses such a block once, and frames share its `HeaderBlock`. The session keeps the
+translation into AMQP in ``HeaderBlock.cached_publish``.
 """
 
 from __future__ import annotations
@@ -42,11 +41,13 @@ ReceiptAndBody = tuple[bytes | None, Body]
 class HeaderBlock:
     """Command and headers of a frame, shared by all frames with the same header block.
 
-    ``headers`` maps unescaped names to unescaped values, bytes as received, in the order of arrival; of a repeated
-    name only the first counts (STOMP 1.2, "Repeated Header Entries"). Headers named in ``volatile`` keep their place
-    but not their value, which differs from frame to frame.
+    Args:
+        command: the bytes as received.
+        headers: unescaped names to unescaped values, in the order of arrival. A repeated name has its first value
+            (STOMP 1.2, "Repeated Header Entries").
+        volatile: names of headers whose value differs from frame to frame. ``headers`` has the value of some frame.
 
-    ``cached_publish`` belongs to the session; None until it has one.
+    ``cached_publish`` is for the session; it is None at first.
     """
 
     __slots__ = ("cached_publish", "command", "headers", "volatile")
@@ -61,8 +62,10 @@ class HeaderBlock:
 class Frame:
     """One STOMP frame from a client.
 
-    ``receipt`` is the value of the receipt header, ``length`` the text of the content-length header, each None when the
-    frame has none. ``body`` is empty on every command but SEND.
+    Args:
+        body: empty for every command but SEND.
+        receipt: the unescaped value of the receipt header; None without one.
+        length: the unescaped value of the content-length header; None without one.
     """
 
     __slots__ = ("body", "header_block", "length", "receipt")
@@ -99,9 +102,9 @@ class Frame:
 
 
 class AckFrame(Frame):
-    """An ACK whose header block is known but for ``ack_id``, the id header, and the receipt.
+    """An ACK that shares its header block with earlier ones. An unusual ACK, or the first of its kind, is a `Frame`.
 
-    In ``header_block`` those two are of another ACK. An unusual ACK, or the first of its kind, is a plain `Frame`.
+    The id and receipt in ``header_block`` are those of another ACK. ``ack_id`` is the unescaped value of the id header.
     """
 
     __slots__ = ("ack_id",)
@@ -120,7 +123,7 @@ class AckFrame(Frame):
 
 
 class OversizedFrame(Frame):
-    """A SEND that is larger than a frame may be, without its body."""
+    """A SEND that exceeded the frame limit. Its body was dropped."""
 
     __slots__ = ()
 

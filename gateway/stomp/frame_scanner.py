@@ -1,7 +1,7 @@
-"""Reads what tap and trace need of frames: command, headers, and the size of the body. Bodies are not kept.
+"""Reads command, headers and body size of passing frames, for the passive proxy and for traces.
 
-It reads both directions, and frames of any size with bounded memory: a header block that arrives is kept up to a limit,
-a body is only counted. ``tests/property/test_frame_scanner.py`` holds it equal to the gateway's own `Decoder`.
+It reads the frames of clients and of servers, of any size, in bounded memory: it keeps a header block up to a limit,
+and only counts the bytes of a body. ``tests/property/test_frame_scanner.py`` keeps it equal to `Decoder`.
 """
 
 from __future__ import annotations
@@ -13,66 +13,67 @@ from typing import Final, NamedTuple
 from gateway.errors import FrameError, GatewayError
 from gateway.stomp.headers import read_integer, split_line
 
-# Between frames any number of NUL, LF and CR LF may stand.
 _BETWEEN_FRAMES: Final = re.compile(rb"[\n\0\r]*+")
 _END_OF_BLOCK: Final = re.compile(rb"\n\r?\n")
 _NOT_IN_COMMANDS: Final = re.compile(rb"[^A-Za-z]")
 
 _MAX_BLOCK: Final = 256 * 1024
-"""Bytes of a header block; with a larger one the stream is not readable."""
+"""The largest header block in bytes. With a larger one the stream is not readable."""
 
-# As the decoder of the gateway, for producers that repeat themselves.
+# As in `Decoder`: producers repeat their header blocks.
 _CACHED_BLOCKS: Final = 64
 _LARGEST_CACHED_BLOCK: Final = 2048
 
 Block = tuple[bytes, dict[bytes, bytes], int | None]
-"""A command, its headers, unescaped, the first of each name, and the size of the body if that is said."""
+"""The command, the unescaped headers with the first value of each name, and the content-length or None."""
 
 
 class UnreadableStreamError(GatewayError):
-    """A stream is not STOMP, or exceeds a bound. No text of it shows a header's value."""
+    """The stream is not STOMP, or exceeds a bound. The text never shows a header's value."""
 
 
 class ScannedFrame(NamedTuple):
-    """A frame that has passed."""
+    """A frame that has passed. Headers are unescaped; ``size`` is the size of the body in bytes."""
 
     command: bytes
     headers: dict[bytes, bytes]
     size: int
-    """Bytes of its body."""
 
 
 class FrameScanner:
     """Reads one direction of one connection.
 
     Args:
-        from_client: a client's content-length counts on SEND only, as for RabbitMQ; a server's on every frame.
+        from_client: true for frames of a client. Their content-length matters on SEND only, as in RabbitMQ; in frames
+            of a server it always does.
     """
 
     def __init__(self, *, from_client: bool) -> None:
         self._from_client = from_client
         self._cache: dict[bytes, Block] = {}
-        # The header block that arrives, until it is complete.
+        # An incomplete header block.
         self._arriving = bytearray()
-        # Then the frame whose body arrives: how much of it has come, and is still to come if that is known.
+        # After that, the frame whose body is arriving: the bytes that have arrived, and the bytes still to come; None
+        # if the body ends at the next NUL.
         self._block: Block | None = None
         self._size = 0
         self._left: int | None = None
 
     @property
     def unfinished(self) -> ScannedFrame | None:
-        """The frame that is arriving, with the size that has come; it has a command once its header block is whole."""
+        """The incomplete frame, with the number of bytes that have arrived.
+
+        Until its header block is complete, the command is empty and the bytes are those of the block.
+        """
         if self._block is not None:
             return ScannedFrame(self._block[0], self._block[1], self._size)
         return ScannedFrame(b"", {}, len(self._arriving)) if self._arriving else None
 
     def scan(self, data: bytes) -> Iterator[ScannedFrame]:
-        """The frames that end in these bytes, in order.
-
-        HOT: one step per frame.
+        """Yield the frames that end within ``data``, the bytes of one read. HOT: one step per frame.
 
         Raises:
-            UnreadableStreamError: the bytes cannot be read, nor can anything after them.
+            UnreadableStreamError: the stream is not STOMP. The scanner cannot be used any further.
         """
         at, end = 0, len(data)
         while at < end:
@@ -86,7 +87,7 @@ class FrameScanner:
                 yield ScannedFrame(command, headers, self._size)
 
     def _read_block(self, data: bytes, at: int) -> int:
-        """Read a header block, as far as it is there; where to go on."""
+        """Read a header block, as far as it has arrived. Returns the position after it."""
         arriving = self._arriving
         if not arriving:
             found = _BETWEEN_FRAMES.match(data, at)
@@ -126,7 +127,7 @@ class FrameScanner:
         first, *lines = block.split(b"\n")
         command = first.removesuffix(b"\r")
         if not command or _NOT_IN_COMMANDS.search(command):
-            raise UnreadableStreamError("this is no command of STOMP")
+            raise UnreadableStreamError("this is not a STOMP command")
         headers: dict[bytes, bytes] = {}
         for line in lines:
             name, value = _split(line)
@@ -137,11 +138,11 @@ class FrameScanner:
             return command, headers, None
         length = read_integer(text)
         if length is None or length < 0:
-            raise UnreadableStreamError("the content-length is no number")
+            raise UnreadableStreamError("the content-length is not a number")
         return command, headers, length
 
     def _pass_body(self, data: bytes, at: int) -> int:
-        """Skip a body and its NUL, as far as they have arrived; -1 remains after the NUL."""
+        """Skip a body and its NUL, as far as they have arrived. After the NUL, ``_left`` is -1."""
         if self._left is None:
             stop = data.find(b"\0", at)
             self._size += (len(data) if stop < 0 else stop) - at
@@ -161,7 +162,7 @@ class FrameScanner:
 
 
 def _split(line: bytes) -> tuple[bytes, bytes]:
-    """Name and value of a header line. One whose escapes are none is taken as it is: servers write such message ids."""
+    """Name and value of a header line. Undefined escapes are kept, because servers write them in message ids."""
     try:
         return split_line(line)
     except FrameError as error:

@@ -1,4 +1,4 @@
-"""Header lines: escapes, lines to names and values, and the readers of typed values."""
+"""Header lines: escaping, splitting, and reading values as booleans and numbers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Final
 
 from gateway.errors import FrameError
 
-# Swaps the two bytes: while a value is decoded, each stands for the other.
+# Swaps LF and backslash: `unescape` uses each in place of the other while it works.
 _SWAPPED: Final = bytes.maketrans(b"\n\\", b"\\\n")
 _ESCAPED: Final = b"\\:\n\r"
 _INTEGER: Final = re.compile(rb"[+-]?[0-9]+")
 
-# RabbitMQ's adapter reads numbers of any length. The time to read one grows with the square of its length, so there
-# must be a limit.
+# RabbitMQ's adapter reads numbers of any length. The gateway has a limit, because the time grows with the square.
 _LONGEST_INTEGER: Final = 1000
 
 _TRUE: Final = (b"true", b"True")
@@ -24,31 +23,30 @@ _FALSE: Final = (b"false", b"False")
 def escape(value: bytes) -> bytes:
     """Encode a header name or value for the wire: colon, backslash, LF and CR become escapes.
 
-    STOMP 1.2, "Value Encoding". RabbitMQ's adapter decodes and encodes these in every version, and in CONNECT and
-    CONNECTED too. Clients that moved between versions rely on it.
+    STOMP 1.2, "Value Encoding". Like RabbitMQ's adapter, the gateway does this in every version, and in CONNECT and
+    CONNECTED, too, although the specification excludes them. Clients rely on it.
     """
     if value.isalnum():
-        # As most receipts and ids are; for bytes it means ASCII.
+        # True for most receipts and ids. For bytes, `isalnum` is about ASCII.
         return value
     return value.replace(b"\\", b"\\\\").replace(b":", b"\\c").replace(b"\n", b"\\n").replace(b"\r", b"\\r")
 
 
 def needs_escape(text: bytes) -> bool:
-    """Whether `escape` would change a text, which may be several values joined."""
+    """Whether `escape` would change ``text``, which may be several values joined."""
     return len(text.translate(None, _ESCAPED)) != len(text)
 
 
 def unescape(value: bytes) -> bytes:
-    """Decode the escapes of a header name or value, which has no line end in it.
+    """Decode the escapes of a header name or value, which must not contain an LF (STOMP 1.2, "Value Encoding").
 
     Raises:
-        FrameError: for any escape that STOMP 1.2 does not define ("Undefined escape sequences ... MUST be treated as a
-            fatal protocol error"). The text does not show the value, which may be a passcode.
+        FrameError: an escape that STOMP 1.2 does not define. The text does not show the value, which may be a passcode.
     """
     if b"\\" not in value:
         return value
-    # One pass for each kind of escape: a value may have a million of them. LF stands in for the decoded backslash,
-    # because no value has one here.
+    # One pass for each kind of escape, because a value may have a million of them. An LF, which no value has here,
+    # stands in for the decoded backslash.
     text = value.replace(b"\\\\", b"\n").replace(b"\\c", b":").replace(b"\\r", b"\r")
     if text.count(b"\\") != text.count(b"\\n"):
         raise FrameError("undefined escape sequence")
@@ -56,13 +54,13 @@ def unescape(value: bytes) -> bytes:
 
 
 def split_line(line: bytes) -> tuple[bytes, bytes]:
-    """Split one header line, without its LF, at the first colon; name and value, unescaped.
+    """Split a header line, without its LF, at the first colon. Returns the unescaped name and value.
 
-    Either may be empty, and nothing is trimmed. One trailing CR is part of the line's end.
+    Either may be empty. Nothing is trimmed except one trailing CR.
 
     Raises:
-        FrameError: when there is no colon, a carriage return inside, or an undefined escape. The text shows at most a
-            header's name: a line without a colon may be part of a passcode.
+        FrameError: there is no colon, a CR within the line, or an undefined escape. The text shows at most the header's
+            name. It does not show a line without a colon, which may be part of a passcode.
     """
     if b"\r" in line:
         line = line.removesuffix(b"\r")
@@ -80,7 +78,7 @@ def split_line(line: bytes) -> tuple[bytes, bytes]:
 
 
 def trim_values(headers: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Headers as STOMP 1.0 reads them: without leading spaces in the values."""
+    """Remove leading spaces from values, as a STOMP 1.0 client expects."""
     return {name: value.lstrip(b" ") for name, value in headers.items()}
 
 
@@ -94,13 +92,13 @@ def read_boolean(value: bytes | None) -> bool | None:
 
 
 def read_integer(value: bytes) -> int | None:
-    """Read a decimal integer header; spaces around it and a sign are allowed. None when it is malformed."""
+    """Read a decimal integer of at most 1000 bytes, with or without sign and spaces around it; None if malformed."""
     text = value.strip(b" ")
     return int(text) if _INTEGER.fullmatch(text) and len(text) <= _LONGEST_INTEGER else None
 
 
 def printable(raw: bytes, longest: int = 64) -> str:
-    """Bytes from a client for an error text: quoted, cut after ``longest`` bytes, without control characters."""
+    """Quote bytes of a client for an error text, cut after ``longest`` bytes, with control characters escaped."""
     shown = raw[:longest].decode("utf-8", "backslashreplace")
     text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
     return f"'{text}{'...' if len(raw) > longest else ''}'"

@@ -1,4 +1,4 @@
-"""Heart-beats: what was agreed, when to send one, when a silent peer counts as gone (STOMP 1.2, "Heart-beating").
+"""Heart-beats: the agreed intervals, and when a silent client counts as gone (STOMP 1.2, "Heart-beating").
 
 Arithmetic only. The server owns the clock: it calls ``HeartbeatMonitor.tick`` once per interval and sends the LFs.
 """
@@ -11,13 +11,14 @@ from typing import Final
 
 _HEADER: Final = re.compile(rb"([+-]?[0-9]{1,18}),([+-]?[0-9]{1,18})")
 
-# RabbitMQ's adapter closes at the second check in a row without a byte: two to three intervals after the last one.
+# Like RabbitMQ's adapter, the gateway closes at the second check in a row without a byte: two to three intervals after
+# the last byte.
 _SILENT_INTERVALS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeats:
-    """The agreement: intervals in whole seconds, 0 for none.
+    """The agreed intervals in whole seconds, 0 for none.
 
     ``send`` is how often the server promises to send something, ``expect`` how often the client does.
     """
@@ -32,10 +33,10 @@ class Heartbeats:
 
 
 def negotiate(header: bytes | None) -> Heartbeats | None:
-    """Answer the heart-beat header of CONNECT, ``<cx>,<cy>`` in milliseconds, or None when there is no such header.
+    """Answer the heart-beat header of CONNECT, ``<cx>,<cy>`` in milliseconds; ``header`` is None without one.
 
     Returns:
-        The agreement, at least one second where the client asked for any; None when the header is not two integers.
+        The intervals that the client asked for, rounded down but at least one second; None if the header is malformed.
     """
     found = _HEADER.fullmatch(header if header is not None else b"0,0")
     if found is None:
@@ -48,7 +49,7 @@ def _whole_seconds(milliseconds: int) -> int:
 
 
 class HeartbeatMonitor:
-    """Decides when a silent peer that promised heart-beats counts as gone."""
+    """Decides when a client that promised heart-beats counts as gone."""
 
     __slots__ = ("_silent",)
 
@@ -56,6 +57,6 @@ class HeartbeatMonitor:
         self._silent = 0
 
     def tick(self, *, heard: bool) -> bool:
-        """Count one interval, in which any byte was heard or not. Returns whether the peer counts as gone."""
+        """Count one interval. ``heard``: whether any byte arrived in it. Returns whether the client counts as gone."""
         self._silent = 0 if heard else self._silent + 1
         return self._silent >= _SILENT_INTERVALS

@@ -322,7 +322,7 @@ async def test_an_exchange_that_does_not_exist_is_refused_at_once_when_only_anot
         await asyncio.to_thread(own_broker.ctl, "delete_user", user)
         await until(lambda: asyncio.sleep(0, gateway.stats.host("/").links_lost), lambda lost: lost > 0)
         [settings] = gateway.config.resolved_virtual_hosts()
-        assert not gateway.pool.is_unsettled(settings)
+        assert not gateway.pool.brokers_changed(settings)
         client.write("SUBSCRIBE", id="b", destination="/exchange/nobody/key", receipt="r")
         await client.expect("ERROR", message="not_found", receipt_id="r")
 

@@ -180,13 +180,13 @@ class BridgedClient:
             release_links=lambda: self.released.append("links"),
         )
         # Whether a broker went or came lately.
-        self.is_unsettled = False
+        self.brokers_changed = False
         self.changed_ago = 0.0
         self.slots = asyncio.Semaphore(32)
         pool = SimpleNamespace(
             queue_conflicts=SimpleNamespace(write=lambda *texts: None),
-            is_unsettled=lambda host, within=math.inf: self.is_unsettled and self.changed_ago < within,
-            queue_away=lambda host: setattr(self, "is_unsettled", True),
+            brokers_changed=lambda host, within=math.inf: self.brokers_changed and self.changed_ago < within,
+            queue_away=lambda host: setattr(self, "brokers_changed", True),
             drain=SimpleNamespace(slots=self.slots),
             starts=OperationStarts(),
             log_limits=LogLimits(Logging(), lambda: 0.0),

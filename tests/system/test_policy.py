@@ -248,7 +248,7 @@ async def test_an_existing_queue_is_used_as_it_is(broker_url: str, amqp: AmqpBro
                 await client.disconnect()
     assert await amqp.count(other) == 1
     assert await is_declared_so(amqp, queue, BOUNDED)
-    taken = [line for line in logs if line["event"] == "queue taken as it is"]
+    taken = [line for line in logs if line["event"] == "existing queue used"]
     assert [(line["queue"], line["virtual_host"]) for line in taken] == [(queue, "/")]
     assert "inequivalent arg 'x-max-length'" in taken[0]["reason"]
 

@@ -1,1 +1,1 @@
-"""The broker side: AMQP connections, their channels, and the queues that sessions declare on them."""
+"""The broker side: AMQP connections, their channels, and declarations of queues."""

@@ -12,13 +12,13 @@ from gateway.amqp.codec import CONSUME
 from gateway.errors import GatewayError
 
 ACCESS_REFUSED: Final = 403
-"""Reply code of a login or an operation that the user has no right to."""
+"""Reply code for a login, or an operation for which the user lacks a permission."""
 
 NOT_ALLOWED: Final = 530
-"""Reply code of what the broker does not allow, such as too many channels."""
+"""Reply code for something that the broker does not allow, such as too many channels."""
 
 CONNECTION_FORCED: Final = 320
-"""Reply code of a connection that the broker closed for its own reasons, or for an unknown reason."""
+"""Reply code for a connection that the broker closed for its own reasons; also used if the reason is unknown."""
 
 NOT_FOUND: Final = 404
 """Reply code for a queue or an exchange that does not exist, or whose node is down."""
@@ -34,24 +34,23 @@ INTERNAL_ERROR: Final = 541
 
 
 BROKER_FAULTS: Final = frozenset((CONNECTION_FORCED, INTERNAL_ERROR))
-"""Reply codes with which a broker says that the fault is its own: it stops, it starts, an operator closes a connection.
+"""Reply codes that blame nothing that was sent: the broker is stopping or starting, has a fault, or an operator closed
+the connection."""
 
-With others it blames something that was sent on the connection."""
 
-
-# What a broker refuses for a while after a fault: it still starts, it has not noticed yet that the old connection is
-# dead (405), the node of a queue is down (404), a virtual host is being made (530). All other refusals are meant.
+# Codes of refusals that may be temporary after a fault: the broker is still starting, has not noticed yet that the old
+# connection is dead (405), the node of a queue is down (404), or a virtual host is being made (530).
 _PASSING: Final = frozenset((CONNECTION_FORCED, INTERNAL_ERROR, NOT_ALLOWED, NOT_FOUND, RESOURCE_LOCKED))
 
 
-# RabbitMQ says this on every connection when it stops.
+# RabbitMQ closes every connection with this text when it stops.
 _STOPS: Final = "broker forced connection closure"
 
 
 class UpstreamError(GatewayError):
-    """The broker closed a channel or a connection; ``code`` and ``text`` are the broker's.
+    """The broker closed a channel or a connection, with this reply code and text.
 
-    ``method`` is what it refused, class and method as one number; 0 if it does not say.
+    ``method``: the method that it refused, as class << 16 | method; 0 if it does not say.
     """
 
     def __init__(self, code: int, text: str, method: int = 0) -> None:
@@ -62,7 +61,7 @@ class UpstreamError(GatewayError):
 
 
 class LinkDownError(UpstreamError):
-    """The AMQP connection is gone, or could not be opened. ``detail`` is for the log, not for clients."""
+    """The AMQP connection is lost, or could not be opened. ``detail`` is for the log, and not for clients."""
 
     def __init__(self, code: int, text: str, detail: str = "") -> None:
         super().__init__(code, text)
@@ -70,20 +69,20 @@ class LinkDownError(UpstreamError):
 
 
 def passes(refusal: UpstreamError) -> bool:
-    """Whether a refusal may pass. The same request succeeded before, so 406 means a stream that starts."""
+    """Whether the refusal of a request that succeeded before may be temporary. 406 means a stream that is starting."""
     return refusal.code in _PASSING or (refusal.code == PRECONDITION_FAILED and refusal.method == CONSUME)
 
 
 def is_shutdown(closed: UpstreamError) -> bool:
-    """Whether a broker closed a connection because it stops, and not because an operator wanted it closed."""
+    """Whether a broker closed a connection because it is stopping, and not for an operator."""
     return closed.code == CONNECTION_FORCED and _STOPS in closed.text
 
 
 def cause_of(error: BaseException, *known: UpstreamError | None) -> BaseException:
-    """The error to raise for a failed call of the AMQP library: the first known cause if there is one.
+    """The error to raise for a failed call of the AMQP library: the first known cause, or the error itself.
 
-    The library cancels a call when its answer can no longer come. The cancellation of the task that made the call is
-    something else, and stays what it is.
+    The library cancels a call if its answer can no longer arrive. If the calling task itself is being cancelled, the
+    error is returned unchanged.
     """
     if isinstance(error, asyncio.CancelledError) and is_cancelled():
         return error
@@ -102,8 +101,8 @@ def is_cancelled() -> bool:
 
 
 def os_reason(error: OSError) -> str:
-    """What the operating system says."""
-    # asyncio's own text repeats the address. The number of a resolver's error is not an errno.
+    """The operating system's text for an error."""
+    # asyncio's text repeats the address. The number of a resolver's error is not an errno.
     known = error.errno in errno.errorcode and not isinstance(error, socket.gaierror)
     text = os.strerror(error.errno) if known and error.errno else error.strerror or str(error)
     return text[:1].lower() + text[1:]

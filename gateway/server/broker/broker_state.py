@@ -1,4 +1,4 @@
-"""What the gateway remembers of brokers: whether they answer, and if not, when to try again; and their alarms."""
+"""What the gateway knows of brokers: whether they answer, when to try them again, and whether they have an alarm."""
 
 from __future__ import annotations
 
@@ -16,56 +16,59 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("gateway.broker")
 
-# Seconds until a broker that did not answer is tried again: twice as long after each failure. The jitter takes up to
-# half of it away, so that a fleet of gateways does not try in the same moment.
+# Seconds until a broker that did not answer is tried again. They double with each failure. The jitter subtracts up to
+# half, so that several gateways do not try at the same time.
 _SHORTEST_WAIT: Final = 1.0
 _LONGEST_WAIT: Final = 30.0
 _MOST_DOUBLINGS: Final = 5
-# Links that end without a word of the broker within so many seconds ended because the broker went.
+# If several links end without connection.close within this many seconds, the broker is lost.
 _TOGETHER: Final = 1.0
 _ALARM_HINT: Final = "free memory or disk at the broker, see rabbitmqctl status; until then, messages from clients wait"
 UNREACHABLE_HINT: Final = (
-    "see whether RabbitMQ runs there, and upstream in the configuration; stomp-gateway check tries each step"
+    "check that RabbitMQ runs there, and upstream in the configuration; stomp-gateway check tries each step"
 )
 
 
 class Circuit:
-    """A circuit breaker. It only puts brokers in order: one whose circuit is open is tried after all others."""
+    """A circuit breaker that only orders brokers: one with an open circuit is tried after all others.
+
+    Times are in seconds, on a monotonic clock.
+    """
 
     def __init__(self, broker: BrokerUrl) -> None:
         self.broker = broker
-        # How often in a row the broker did not answer, and why not the last time.
+        # The number of failures in a row, and the reason of the last one.
         self.failures = 0
         self.reason = ""
-        # A dial that is under way takes longer than it should.
+        # Whether a dial under way takes longer than it should.
         self.is_late = False
-        # When the broker last answered or did not; None before.
+        # When the broker last answered or failed to; None before.
         self.known_at: float | None = None
         # When it last ceased to answer, answered again, or stopped.
         self.changed_at = float("-inf")
-        # When a link last ended without a word of the broker.
+        # When a link last ended without connection.close.
         self._cut_at = float("-inf")
         self._retry_at = 0.0
         self._is_asked = False
 
     @property
     def is_unknown(self) -> bool:
-        """Whether the broker has been asked for the first time, and not answered yet."""
+        """Whether the broker is being dialled for the first time."""
         return self._is_asked and self.known_at is None
 
     @property
     def is_open(self) -> bool:
-        """Whether the broker did not answer the last time."""
+        """Whether the broker did not answer the last dial."""
         return self.failures > 0
 
     def rank(self, now: float) -> int:
-        """Its place in the order, lowest first: a broker that answers, one that is late, one that does not."""
+        """Its place in the order of dials: 0 for a broker that answers or is due for a trial, 1 if late, 2 if open."""
         if self.is_open:
             return 0 if now >= self._retry_at else 2
         return int(self.is_late)
 
     def begin(self, now: float) -> bool:
-        """A dial begins; whether it is the one that tries an open circuit again. Others do not try it meanwhile."""
+        """Note that a dial begins. Returns whether it is the trial of an open circuit; there is one at a time."""
         self._is_asked = True
         is_trial = self.is_open and now >= self._retry_at
         if is_trial:
@@ -73,14 +76,14 @@ class Circuit:
         return is_trial
 
     def answered(self, now: float) -> None:
-        """The broker answered."""
+        """Note that the broker answered."""
         if self.is_open:
             log.info("broker answers again", broker=str(self.broker))
             self.changed_at = now
         self.failures, self.reason, self.is_late, self.known_at = 0, "", False, now
 
     def failed(self, reason: str, now: float, *, is_trial: bool) -> None:
-        """The broker did not answer. Of several dials at the same time only one lengthens the wait."""
+        """Note that the broker did not answer. Of several dials at the same time, only one lengthens the wait."""
         if not self.is_open:
             log.warning("broker does not answer", broker=str(self.broker), reason=reason, hint=UNREACHABLE_HINT)
             self.changed_at = now
@@ -90,9 +93,9 @@ class Circuit:
             self._wait(now)
 
     def link_cut(self, now: float, *, is_last: bool) -> None:
-        """A link ended without a word of the broker; ``is_last``: no other link to it is open.
+        """Note that a link ended without connection.close. ``is_last``: no other link to the broker is open.
 
-        One of several proves nothing: a network or an operator may cut a single connection.
+        One of several links proves nothing: a network or an operator may cut a single connection.
         """
         if is_last or now - self._cut_at < _TOGETHER:
             self.changed_at = now
@@ -104,19 +107,19 @@ class Circuit:
 
 
 class BrokerAlarms:
-    """Which brokers have an alarm. RabbitMQ tells each link that publishes, and only when it publishes."""
+    """The brokers that have an alarm. RabbitMQ tells a link only when that publishes."""
 
     def __init__(self, log_limits: LogLimits) -> None:
         self._log_limits = log_limits
-        # The blocked links of each broker that has an alarm, with its text.
+        # The blocked links of each broker that has an alarm, with the broker's text.
         self._blocked: dict[BrokerUrl, dict[Link, str]] = {}
 
     def of(self, broker: BrokerUrl) -> str:
-        """The broker's text while it has an alarm, such as ``low on memory``; else empty."""
+        """The broker's text while it has an alarm, such as ``low on memory``; otherwise empty."""
         return next(iter(self._blocked.get(broker, {}).values()), "")
 
     def changed(self, link: Link, reason: str | None) -> None:
-        """A broker has told a link of its alarm, or with None of the end."""
+        """Note that a broker told a link about an alarm, with its text, or with None about the end of the alarm."""
         if reason is None:
             self._end(link)
             return
@@ -125,7 +128,7 @@ class BrokerAlarms:
         self._blocked.setdefault(link.broker, {})[link] = reason or "no reason given"
 
     def link_closed(self, link: Link) -> None:
-        """A link is gone, and with the last blocked one the knowledge of the alarm."""
+        """Note that a link is closed. With the last blocked one, the alarm is unknown and counts as ended."""
         self._end(link, cause="the last connection that waited has closed")
 
     def _end(self, link: Link, **details: str) -> None:

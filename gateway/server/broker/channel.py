@@ -1,6 +1,6 @@
-"""A channel of a link, as one session uses it: AMQP's methods and their answers, and the data through the tap.
+"""A channel of a link, as one session uses it: AMQP's methods, their answers, and data.
 
-The methods that prepare a channel need not wait for each other: each is sent at once, and its answer is awaited later
+The methods that prepare a channel do not wait for each other: each is sent at once, and its answer is awaited later
 (docs/adr/0018-channels-of-the-gateways-own.md).
 """
 
@@ -21,27 +21,27 @@ from gateway.server.broker.link import Link, LinkUser
 from gateway.session.queues import Argument, QueueSpec
 
 CLOSED_WITHIN: Final = 10.0
-"""How long the end of a channel is waited for, in seconds: the broker does not answer while a queue is away."""
+"""The longest wait for the end of a channel, in seconds. While a queue is away, the broker may not answer."""
 
-# From this release on a quorum queue counts what returns with the end of a channel toward its delivery-limit, and not
-# what basic.nack returns. Older ones count both.
+# Since this release, quorum queues count messages that return with the end of a channel toward the delivery-limit, but
+# not those that return with basic.nack. Older releases count both.
 _CLOSING_COUNTS: Final = (4, 3)
 
-# The priority of a consumer has to be a number.
+# For `may_consume`: a priority must be a number.
 _REFUSED_ARGUMENT: Final = {"x-priority": "none"}
 
-# No queue may be that long.
+# For `may_declare`: a length cannot be negative.
 _IMPOSSIBLE_QUEUE: Final = {"x-max-length": -1}
 
-# No binding has it.
+# For `may_bind`: no binding has this argument.
 _NO_BINDING: Final = {"x-stomp-gateway-asks": "may this be bound"}
 
 
 class _Call(NamedTuple):
-    """A method that the broker has not answered, by its number, and who awaits the answer.
+    """An unanswered method, by its number, and the future for the answer.
 
-    ``implied`` is the answer to a method with nowait, which the broker answers only if it refuses it: that it has come
-    to a later one says that it has carried this one out.
+    ``implied``: the answer to a method with nowait, which the broker answers only if it refuses it. The answer to a
+    later method shows that this one was carried out.
     """
 
     method: int
@@ -49,12 +49,12 @@ class _Call(NamedTuple):
     implied: str | None = None
 
     def carried_out(self, result: str | None) -> None:
-        """The broker has done it."""
+        """Resolve the answer: the broker has carried the method out."""
         if self.answer is not None and not self.answer.done():
             self.answer.set_result(result)
 
     def fail(self, error: UpstreamError) -> None:
-        """The broker has not done it."""
+        """Fail the answer."""
         if self.answer is not None and not self.answer.done():
             _set_error(self.answer, error)
 
@@ -62,10 +62,10 @@ class _Call(NamedTuple):
 class LinkChannel:
     """A channel of a link, for one purpose of one session: publishing, one subscription, or declarations.
 
-    A method of AMQP is sent at the call. What the call returns is to be awaited, for the answer:
+    The functions for AMQP's methods send them at once, and return an awaitable for the answer. Awaiting it may raise:
 
     Raises:
-        UpstreamError: the broker refused this method or one before it, and closed the channel.
+        UpstreamError: the broker refused this method or an earlier one, and closed the channel.
         LinkDownError: the link is lost.
     """
 
@@ -78,21 +78,21 @@ class LinkChannel:
         self.link = link
         self.number = link.add_channel(self)
         self.write = link.write
-        # The broker's reason, if it closed the channel.
+        # The broker's refusal, if it closed the channel.
         self.closed: UpstreamError | None = None
         self.on_closed: Callable[[UpstreamError], None] | None = None
         self.on_cancelled: Callable[[], None] | None = None
-        # Whether the broker was asked to confirm what is published here.
+        # Whether confirm.select was sent.
         self.has_confirms = False
         self._owner: LinkUser | None = None
-        # In the order of the methods.
+        # In the order in which the methods were sent.
         self._unanswered: list[_Call] = []
         self._consumes = self._is_closing = False
         self._closing: asyncio.Future[str | None]
 
     @classmethod
     def begun(cls, link: Link) -> LinkChannel:
-        """A channel whose opening the broker has not answered (channel.open).
+        """Begin to open a channel (channel.open), without waiting for the broker's answer.
 
         Raises:
             LinkDownError: the link is lost.
@@ -105,12 +105,12 @@ class LinkChannel:
     @classmethod
     @asynccontextmanager
     async def opened(cls, link: Link) -> AsyncIterator[LinkChannel]:
-        """A channel that is closed at the end of the block: the broker closes one with each refusal."""
+        """Open a channel for the block, such as for a request that the broker may refuse by closing the channel."""
         channel = cls.begun(link)
         try:
             yield channel
         except asyncio.CancelledError:
-            # Perhaps because the broker does not answer: then it does not answer this either.
+            # Do not wait for the end: the broker may not be answering.
             _ = channel.start_closing()
             raise
         except BaseException:
@@ -120,9 +120,9 @@ class LinkChannel:
 
     @classmethod
     async def refusal(cls, link: Link, ask: Callable[[LinkChannel], Awaitable[object]]) -> UpstreamError | None:
-        """What the broker refuses a question with, on a channel of its own; None if it does not refuse.
+        """Send a request on a channel of its own. Returns the broker's refusal; None if it does not refuse.
 
-        The end of the channel is not waited for, since it may take as long as the answer.
+        This does not wait for the end of the channel, which may take as long as the answer.
 
         Raises:
             LinkDownError: the link is lost.
@@ -139,45 +139,42 @@ class LinkChannel:
         return None
 
     def set_owner(self, owner: LinkUser) -> None:
-        """Note the session that uses the channel; the link tells it what happens."""
+        """Set the session that uses the channel. The link calls it for events."""
         self._owner = owner
         self.link.add_user(owner)
 
     def leave_owner(self) -> None:
-        """The session uses the channel no longer."""
+        """Note that the session no longer uses the channel."""
         owner, self._owner = self._owner, None
         if owner is not None:
             self.link.remove_user(owner)
 
     def set_sink(self, sink: Sink, *, is_paced: bool = False) -> None:
-        """Send the channel's deliveries and confirms to a sink; ``is_paced``: a delivery may cost much."""
+        """Send the channel's data to a sink. ``is_paced``: as paced work, because a delivery may take long."""
         self.link.register_sink(self, sink, is_paced=is_paced)
 
     def discard(self, owner: object) -> None:
-        """Drop further deliveries; the broker requeues them when the channel closes."""
+        """Drop further deliveries. The broker requeues them when the channel closes."""
         self.on_closed = self.on_cancelled = None
         self.set_sink(Sink(ignore_delivery, ignore_confirm, owner))
 
     async def close_for(self, owner: object, *, within: float | None = None) -> None:
-        """Close the channel of a session that uses it no longer; what is still delivered returns to its queue.
-
-        The end is waited for, but for no longer than so many seconds.
-        """
+        """Drop further deliveries, close the channel, and wait for that, for at most ``within`` seconds."""
         self.abandon(owner)
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self.close()
 
     def abandon(self, owner: object) -> None:
-        """The same without a wait for the broker's answer, which may take as long as a queue is away."""
+        """Drop further deliveries, and close the channel without waiting: a queue may be away, and the answer late."""
         self.leave_owner()
         self.discard(owner)
         _ = self.start_closing()
 
     def declare(self, queue: QueueSpec, *, nowait: bool = False) -> asyncio.Future[str]:
-        """Declare a queue (queue.declare); its name, which the broker chooses if ``queue`` has none.
+        """Declare a queue (queue.declare). The answer is its name, which the broker chooses if ``queue`` has none.
 
-        With ``nowait``, for a queue with a name, the answer to a later method is this one's, too.
+        With ``nowait``, for a queue with a name, the answer to a later method also completes this one.
         """
         method = methods.declare(
             queue.name,
@@ -190,7 +187,7 @@ class LinkChannel:
         return self._call(method, queue.name if nowait else None)  # type: ignore[return-value]  # it has one
 
     def declare_passive(self, queue: str) -> Awaitable[object]:
-        """Ask whether a queue exists (queue.declare, passive); the broker refuses if it does not."""
+        """Ask whether a queue exists (queue.declare, passive). The broker refuses if it does not."""
         return self._call(methods.declare(queue, {}, passive=True))
 
     def bind(self, queue: str, exchange: str, routing_key: str) -> Awaitable[object]:
@@ -198,43 +195,40 @@ class LinkChannel:
         return self._call(methods.bind(queue, exchange, routing_key))
 
     def limit(self, prefetch: int) -> None:
-        """Bound what is delivered and not acknowledged, to a consumer that starts afterwards (basic.qos)."""
+        """Set the prefetch of a consumer that starts afterwards (basic.qos)."""
         if prefetch:
             self._send(methods.qos(prefetch))
 
     def consume(
         self, queue: str, arguments: Mapping[str, Argument], binding: tuple[str, str] | None = None
     ) -> Awaitable[object]:
-        """Start a consumer (basic.consume), and bind the queue to exchange and routing key (queue.bind).
-
-        The messages go to the sink of the channel.
-        """
+        """Start a consumer (basic.consume), and bind the queue to exchange and routing key (queue.bind), if given."""
         self._consumes = True
         if binding is None:
             return self._call(methods.consume(queue, self._consumer_tag, arguments))
-        # The answer to the second method says that the first one was carried out.
+        # The answer to the second method shows that the first one was carried out.
         self._send(methods.consume(queue, self._consumer_tag, arguments, nowait=True), implied=queue)
         return self.bind(queue, *binding)
 
     def may_consume(self, queue: str) -> Awaitable[object]:
-        """Ask whether a queue may be consumed, without doing it (basic.consume); the broker always refuses.
+        """Ask whether the user may consume a queue, without doing it (basic.consume). The broker always refuses.
 
-        If permissions and the queue are there, it refuses the argument (406): no consumer begins, which would take a
-        message, and with which an auto-delete queue would end.
+        It refuses the argument (406) if the queue exists and the user has the permissions. A real consumer could get a
+        message, and its end would delete an auto-delete queue.
         """
         return self._call(methods.consume(queue, "", _REFUSED_ARGUMENT))
 
     def may_declare(self, queue: str) -> Awaitable[object]:
-        """Ask whether a queue may be declared, without doing it (queue.declare); the broker always refuses.
+        """Ask whether the user may declare a queue, without doing it (queue.declare). The broker always refuses.
 
         It refuses the argument (406), unless permissions are missing (403) or the queue's node is away (404).
         """
         return self._call(methods.declare(queue, _IMPOSSIBLE_QUEUE, durable=True))
 
     def may_bind(self, queue: str, exchange: str, routing_key: str) -> Awaitable[object]:
-        """Ask whether a queue may be bound, without doing it (queue.unbind, of a binding that is not there).
+        """Ask whether the user may bind a queue, without doing it (queue.unbind, of a binding that does not exist).
 
-        RabbitMQ asks for the same permissions as for queue.bind: to write the queue, and to read exchange and topic.
+        RabbitMQ checks the same permissions as for queue.bind: to write the queue, and to read exchange and topic.
         """
         return self._call(methods.unbind(queue, exchange, routing_key, _NO_BINDING))
 
@@ -243,41 +237,41 @@ class LinkChannel:
         return self._call(methods.cancel(self._consumer_tag))
 
     def give_back(self) -> None:
-        """Return what is not settled (basic.nack), where that counts less than the end of the channel.
+        """Requeue all unsettled messages (basic.nack) before the channel closes, if only the closing would count.
 
-        The consumer ends first: what is returned must not come back on this channel.
+        "Count" means toward the delivery-limit. The consumer ends first, so that the messages do not come back here.
         """
         if self._consumes and self.link.tuning.broker_version >= _CLOSING_COUNTS:
             self._send(methods.cancel(self._consumer_tag))
             self.write(encode_nack(self.number, 0, multiple=True, requeue=True))
 
     def select_confirms(self) -> asyncio.Future[str | None]:
-        """Ask the broker to confirm publishes from now on (confirm.select)."""
+        """Switch confirms on (confirm.select)."""
         self.has_confirms = True
         return self._call(methods.SELECT_CONFIRMS)
 
     def ask(self) -> asyncio.Future[str | None]:
-        """Ask for an answer and for nothing else (basic.qos): it comes when the broker has read all that was sent."""
+        """Ask for an answer only (basic.qos): it shows that the broker has read everything sent before."""
         return self._call(methods.qos(0))
 
     def delete_queue(self, queue: str, *, if_idle: bool = False) -> Awaitable[object]:
-        """Delete a queue (queue.delete); one that does not exist is no error.
+        """Delete a queue (queue.delete). It need not exist.
 
         With ``if_idle`` the broker refuses if the queue has a consumer or a message.
         """
         return self._call(methods.delete(queue, if_unused=if_idle, if_empty=if_idle))
 
     async def close(self) -> None:
-        """Close the channel; the broker first handles all earlier frames on it."""
+        """Close the channel, and wait for that. The broker first handles all earlier frames on it."""
         try:
-            # A caller that gives up must not take the answer from another one.
+            # Shielded, because several callers may wait for this answer.
             await asyncio.shield(self.start_closing())
         except UpstreamError:
-            # The link is lost, or the broker refused a method before: the channel is closed either way.
+            # The link is lost, or the broker refused an earlier method. In both cases the channel is closed.
             pass
 
     def start_closing(self) -> Awaitable[object]:
-        """Tell the broker that the channel is closed (channel.close)."""
+        """Begin to close the channel (channel.close)."""
         self.on_closed = self.on_cancelled = None
         self.write = _discard
         if not self._is_closing:
@@ -295,13 +289,13 @@ class LinkChannel:
     def _send(
         self, method: Method, answer: asyncio.Future[str | None] | None = None, implied: str | None = None
     ) -> None:
-        """Send a method. If nobody awaits its answer, that of a later one tells whether it was refused."""
+        """Send a method. Without ``answer``, the answer to a later one shows whether it was refused."""
         if not (self.link.closed or self.closed):
             self._unanswered.append(_Call(method.number, answer, implied))
             self._write(method)
 
     def _call(self, method: Method, implied: str | None = None) -> asyncio.Future[str | None]:
-        """Send a method; its answer."""
+        """Send a method. Returns the future for its answer."""
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         gone = self.link.closed or self.closed
         if gone is not None:
@@ -312,11 +306,11 @@ class LinkChannel:
     # Called by the link.
 
     def receive(self, method: int, content: Close | str | None) -> None:
-        """The broker sent a method on the channel; ``content`` is what `read_method` returns."""
+        """Take a method that the broker sent on the channel. ``content``: the result of `read_method`."""
         if isinstance(content, Close):
             self._broker_closed(UpstreamError(*content))
         elif method == CANCEL:
-            # Behind channel.close it would be an error of the whole connection.
+            # After channel.close, a cancel-ok would be a connection error.
             if self.link.tuning.wants_cancel_ok and not self._is_closing:
                 self._write(methods.cancel_ok(self._consumer_tag))
             if self.on_cancelled is not None:
@@ -325,9 +319,9 @@ class LinkChannel:
             self._answered(method, content)
 
     def _answered(self, method: int, result: str | None) -> None:
-        """Give an answer to the first call that waits for one of its kind: a consume-ok may come behind later ones."""
+        """Give an answer to the first call of its method. A consume-ok may arrive after answers to later methods."""
         for position, call in enumerate(self._unanswered):
-            # Each method has the number before that of its answer.
+            # The number of an answer is that of the method plus 1.
             if call.method == method - 1 and call.implied is None:
                 del self._unanswered[position]
                 call.carried_out(result)
@@ -335,26 +329,26 @@ class LinkChannel:
                     self._carried_out_before(position)
                 break
         if method == CHANNEL_CLOSE_OK:
-            # Only now may the number be used again.
+            # The channel number must not be used again before this.
             self.link.remove_channel(self)
 
     def _carried_out_before(self, position: int) -> None:
-        """The broker has come to a method: it has done those before it that have nowait."""
+        """Complete methods with nowait before this position, because the broker has answered a later method."""
         for call in [call for call in self._unanswered[:position] if call.implied is not None]:
             self._unanswered.remove(call)
             call.carried_out(call.implied)
 
     def _broker_closed(self, refusal: UpstreamError) -> None:
-        """The broker closed the channel: the refusal goes to the calls that wait for an answer, or to the owner."""
+        """Pass a refusal that closed the channel to the calls that wait for an answer; without any, to the owner."""
         self.closed = refusal
         self._write(methods.CLOSE_OK)
-        # The number may soon belong to another session.
+        # The number may soon belong to another channel.
         self.write = _discard
         awaits_answer = any(call.answer is not None for call in self._unanswered)
         refused_at = (at for at, call in enumerate(self._unanswered) if call.method == refusal.method)
         self._carried_out_before(next(refused_at, 0))
         if self._is_closing:
-            # The broker still answers channel.close, and until then the number must not be reused.
+            # The broker still answers channel.close. Until then the number must not be used again.
             *refused, closing = self._unanswered
             self._unanswered = [closing]
         else:
@@ -365,13 +359,13 @@ class LinkChannel:
             self.on_closed(refusal)
 
     def link_lost(self, error: LinkDownError) -> None:
-        """The link is closed; the AMQP library may keep it for some seconds, and must not keep the channel."""
+        """Fail all calls, because the link is closed. The AMQP library may keep the link for some seconds."""
         self.link.remove_channel(self)
         unanswered, self._unanswered = self._unanswered, []
         _fail(unanswered, error)
 
     def failed(self, error: Exception) -> None:
-        """A fault of the gateway in one of the calls above: it is the owner's."""
+        """Pass a fault of the gateway in one of the calls above to the owner; raise it without one."""
         if self._owner is None:
             raise error
         self._owner.failed(error)
@@ -379,8 +373,7 @@ class LinkChannel:
 
 def _set_error(answer: asyncio.Future[str | None], error: UpstreamError) -> None:
     answer.set_exception(error)
-    # The first method that is refused raises; the answers of those behind it are awaited by nobody, and asyncio would
-    # log the error.
+    # The caller awaits only the first answer that fails. asyncio would log that the others were not retrieved.
     answer.exception()
 
 
@@ -390,7 +383,7 @@ def _fail(calls: Iterable[_Call], error: UpstreamError) -> None:
 
 
 def _discard(*pieces: Piece) -> None:
-    """Write nothing: the channel is closed."""
+    """Replaces ``write`` after the channel is closed."""
 
 
 def ignore_delivery(tag: int, redelivered: bool, route: bytes, properties: bytes, body: Body) -> None:

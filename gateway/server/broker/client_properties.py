@@ -1,4 +1,4 @@
-"""What a link says of itself to the broker, whose management pages show it."""
+"""The client-properties of a link, which the broker's management pages show."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final
 
 from gateway import __version__
 
-# Bytes of a name in a connection's properties. RabbitMQ accepts no frame above 4096 bytes before the login is complete,
-# and 3000 of those are for the credentials.
+# The most bytes of a name in the properties. Before the login is complete, RabbitMQ accepts frames of up to 4096 bytes,
+# of which 3000 are for the credentials.
 _LONGEST_NAME: Final = 80
 
 _PRODUCT: Final = {
@@ -23,8 +23,8 @@ _PRODUCT: Final = {
 class ClientProperties:
     """The properties of a link that RabbitMQ's management pages show.
 
-    ``purpose`` is ``publish``, ``bulk``, ``consume``, ``select``, ``own`` or ``login``; ``node`` is the gateway's name.
-    ``client`` and ``session`` are set only for links that serve one session.
+    ``purpose``: ``publish``, ``bulk``, ``consume``, ``select``, ``own`` or ``login``. ``node``: the gateway's name.
+    ``client`` and ``session`` are empty for links that serve several sessions.
     """
 
     purpose: str
@@ -41,7 +41,7 @@ class ClientProperties:
         return " ".join(("stomp-gateway", *filter(None, words)))
 
     def as_table(self) -> dict[str, str]:
-        """AMQP's table of client-properties (connection.start-ok)."""
+        """The table client-properties of connection.start-ok."""
         optional = {
             "information": f"STOMP gateway on {_shortened(self.node)}",
             "gateway_node": _shortened(self.node),

@@ -31,11 +31,11 @@ from gateway.server.broker.link import Link, Tuning
 from gateway.server.broker.tap import LinkWriter, Tap
 from gateway.server.tls_contexts import TlsContexts
 
-# Above so many bytes that wait for the broker, the clients of a link are held. The kernel's buffers are not counted.
+# While more bytes than this wait in the gateway for the broker, the publishing clients of a link are held.
 _HIGH_WATER: Final = 1 << 20
 
-# Before the login RabbitMQ accepts AMQP frames of 4096 or 8192 bytes, unless configured otherwise, and closes the
-# connection over longer ones. The rest is for the connection's properties.
+# The most bytes of credentials. Before the login, RabbitMQ by default closes the connection over frames of more than
+# 4096 or 8192 bytes. The rest is for the connection's properties.
 _SHORT_LOGIN: Final = 3000
 
 _NO_CHANNEL_LIMIT: Final = 0xFFFF
@@ -50,7 +50,7 @@ class Credentials:
 
     @property
     def size(self) -> int:
-        """Bytes that both take on the wire."""
+        """The bytes that both take in UTF-8."""
         return len(self.login.encode()) + len(self.passcode.encode())
 
     def __repr__(self) -> str:
@@ -87,16 +87,16 @@ async def connect_link(
 async def _connect(link: Link, url: URL, context: ssl.SSLContext | None, resolver: HostResolver) -> None:
     factory = _TapFactory(link, resolver)
     connection = Connection(url, ssl_context=context, client_properties={**link.client_properties.as_table()})
-    connection.kwargs["transport_factory"] = factory  # for the library below, which its constructor does not pass on
+    connection.kwargs["transport_factory"] = factory  # for aiormq; aio-pika's constructor does not pass it on
     try:
         await connection.connect()
     except BaseException as error:
-        # The library would close it in a task, once it is garbage.
+        # Otherwise the library would close it later, in a task, when it is garbage-collected.
         await connection.close()
         if factory.tap is not None:
             factory.tap.transport.abort()
         if isinstance(error, StopAsyncIteration):
-            # Its way to say that the broker ended the stream in the middle of the handshake.
+            # The library raises this if the broker ends the stream during the handshake.
             raise LinkDownError(CONNECTION_FORCED, "the connection was closed during the login") from None
         raise
     if factory.tap is None or connection.transport is None:
@@ -110,7 +110,7 @@ async def _connect(link: Link, url: URL, context: ssl.SSLContext | None, resolve
 
 
 class _TapFactory(TransportFactory):
-    """Opens the socket of a link for the AMQP library, with the tap on it."""
+    """Opens the socket of a link for the AMQP library, with a tap."""
 
     def __init__(self, link: Link, resolver: HostResolver) -> None:
         self._link = link
@@ -118,7 +118,7 @@ class _TapFactory(TransportFactory):
         self.tap: Tap | None = None
 
     async def create(self, url: URL, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:  # noqa: ANN401
-        """The library calls this to open the socket. Of its options only the TLS context is used."""
+        """Open the socket; called by the library. Of its options, only the TLS context is used."""
         loop = asyncio.get_running_loop()
         context = await kwargs["ssl_context_provider"].get_context() if url.scheme == "amqps" else None
         reader = asyncio.StreamReader(loop=loop)
@@ -133,7 +133,7 @@ class _TapFactory(TransportFactory):
     async def _open(
         self, url: URL, context: ssl.SSLContext | None, make_tap: Callable[[], Tap]
     ) -> tuple[asyncio.Transport, Tap]:
-        """Connect to the first address of the host that takes a connection, and do TLS."""
+        """Connect to the first address of the host that accepts a connection, and do the TLS handshake."""
         loop, host = asyncio.get_running_loop(), url.host or ""
         server_hostname = None if context is None else host
         addresses = await self._resolver.addresses(host, url.port or 0)
@@ -148,13 +148,13 @@ class _TapFactory(TransportFactory):
 
 
 def _plain_name(address: AddressInfo) -> tuple[str, int] | None:
-    """IP address and port, which the event loop takes without asking a thread for them; None if there is more to it."""
+    """Address and port, for which the event loop needs no thread; None if an IPv6 address has a scope."""
     host, port, *more = address[-1]
     return None if any(more) else (host, port)
 
 
 def _url(broker: BrokerUrl, credentials: Credentials, virtual_host: VirtualHost) -> URL:
-    """The URL that the AMQP library wants. It holds the passcode, so it never leaves this module."""
+    """The URL for the AMQP library. It contains the passcode, so it must not leave this module."""
     url = broker.with_login(credentials.login, credentials.passcode, virtual_host.amqp_vhost)
     return URL(f"{url}?heartbeat={int(virtual_host.upstream.heartbeat)}", encoded=True)
 
@@ -170,7 +170,7 @@ def _is_reset(error: BaseException) -> bool:
 
 
 def _reason(error: BaseException, timeout: float) -> str:
-    """Why a broker could not be reached: the operating system's words where there are any."""
+    """Why a broker could not be reached, if possible in the operating system's words."""
     if isinstance(error, TimeoutError) and not error.args:
         return f"no answer within {timeout:g} seconds"
     cause = error.__cause__ if isinstance(error.__cause__, OSError) else error

@@ -1,8 +1,8 @@
-"""Opens links: to the first broker of a virtual host that answers, whatever the others do.
+"""Opens links: to the first broker of a virtual host that answers.
 
-The brokers are dialled one after the other, each a moment after the one before it ("happy eyeballs", RFC 8305), or at
-once if the one before it has failed. The first that completes the login wins. What the dials teach is remembered in a
-circuit for each broker, and brokers that did not answer go to the end of the order (docs/high-availability.md).
+The brokers are dialled in order, each a moment after the one before, or at once if that one failed ("happy eyeballs",
+RFC 8305). The first that completes the login wins. A circuit for each broker keeps the results, and brokers that did
+not answer go to the end of the order (docs/high-availability.md).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gateway.server.tls_contexts import TlsContexts
 
 log = structlog.get_logger("gateway.broker")
 
-# Seconds that a broker has to itself before the next one is dialled too, and in which all of them have been dialled.
+# After this many seconds without an answer, the next broker is dialled, too; after _ALL_DIALLED, all have been dialled.
 _MOMENT: Final = 0.25
 _ALL_DIALLED: Final = 1.0
 
@@ -46,56 +46,56 @@ class Dialer:
         self._contexts = contexts
         self._log_limits = log_limits
         self._paced = paced
-        # Virtual hosts that reach a broker in the same way share its circuit.
+        # Virtual hosts with the same URL and TLS settings share a circuit.
         self._circuits: dict[tuple[BrokerUrl, UpstreamTls], Circuit] = {}
-        # Dials that did not win, and the closing of their links.
+        # The dials that did not win, and the tasks that close their links.
         self._losers: set[asyncio.Task[Link]] = set()
         self._closing: set[asyncio.Task[None]] = set()
 
     def circuits(self, upstream: Upstream) -> list[Circuit]:
-        """The circuits of a virtual host's brokers, as the configuration lists them."""
+        """The circuits of a virtual host's brokers, in the order of the configuration."""
         return [
             self._circuits.setdefault((broker, upstream.tls), Circuit(broker))
             for broker in dict.fromkeys(upstream.urls)
         ]
 
     def unanswered(self, upstream: Upstream) -> LinkDownError:
-        """The error for somebody who has waited in vain, with what is known of each broker."""
+        """The error if no broker answered in time, with what is known of each broker."""
         known = [f"{circuit.broker}: {circuit.reason}" for circuit in self.circuits(upstream) if circuit.is_open]
         detail = "; ".join(known) or "no broker answered in time"
         return LinkDownError(CONNECTION_FORCED, "no broker answers", detail)
 
     def broker_stops(self, broker: BrokerUrl) -> None:
-        """A broker says that it stops."""
+        """Note that a broker said that it is stopping."""
         for circuit in self._circuits.values():
             if circuit.broker == broker:
                 circuit.changed_at = self._clock()
 
     def link_cut(self, broker: BrokerUrl, *, is_last: bool) -> None:
-        """A link to a broker ended without a word; see `Circuit.link_cut`."""
+        """See `Circuit.link_cut`."""
         for circuit in self._circuits.values():
             if circuit.broker == broker:
                 circuit.link_cut(self._clock(), is_last=is_last)
 
     def note_change(self, upstream: Upstream) -> None:
-        """One of a virtual host's brokers went, as far as can be told from the others."""
+        """Note that one of a virtual host's brokers was lost, as another broker shows."""
         for circuit in self.circuits(upstream):
             circuit.changed_at = self._clock()
 
     def changed_at(self, upstream: Upstream) -> float:
-        """When one of these brokers last went or came. One that is asked for the first time may just have gone."""
+        """When one of these brokers was last lost or answered again. Now, if one is dialled for the first time."""
         circuits = self.circuits(upstream)
         if any(circuit.is_unknown for circuit in circuits):
             return self._clock()
         return max(circuit.changed_at for circuit in circuits)
 
     def keep(self, upstreams: Iterable[Upstream]) -> None:
-        """Forget the brokers of a configuration that is not in use any more."""
+        """Forget all brokers except those of these upstreams."""
         wanted = {(broker, upstream.tls) for upstream in upstreams for broker in upstream.urls}
         self._circuits = {key: circuit for key, circuit in self._circuits.items() if key in wanted}
 
     async def greeted(self, broker: BrokerUrl, upstream: Upstream) -> str:
-        """Try a broker without a login, and note in its circuit whether it answers; what it calls itself.
+        """Try a broker without a login, and note in its circuit whether it answers. Returns its product name.
 
         Raises:
             LinkDownError: it does not answer.
@@ -116,21 +116,22 @@ class Dialer:
         client_properties: ClientProperties,
         on_read: Callable[[], None],
         *,
-        patiently: bool = False,
+        one_by_one: bool = False,
     ) -> Link:
-        """Open a connection to the first broker of a virtual host that answers.
+        """Open a link to the first broker of a virtual host that answers.
 
-        ``patiently``: nobody waits for it, so the next broker is dialled only if the one before it fails.
+        If a broker refuses the login (403), this is the answer of all. After any other refusal the other brokers are
+        asked, too, because a virtual host may be down, or a limit reached, on one node only.
 
-        A broker that refuses the login or its passcode (403) has answered for all of them. After any other refusal
-        the other brokers are asked too, because a virtual host may be down, or a limit reached, on one node only.
+        ``on_read``: called before anything from the broker is handled. ``one_by_one``: dial the next broker only after
+        the one before it has failed, because nobody waits.
 
         Raises:
             UpstreamError: a broker refused, and no other accepted.
             LinkDownError: no broker answered.
         """
         waiting = self._in_order(virtual_host.upstream)
-        moment = virtual_host.upstream.connect_timeout if patiently else min(_MOMENT, _ALL_DIALLED / len(waiting))
+        moment = virtual_host.upstream.connect_timeout if one_by_one else min(_MOMENT, _ALL_DIALLED / len(waiting))
         running: dict[asyncio.Task[Link], Circuit] = {}
         refusal: UpstreamError | None = None
         failures: list[str] = []
@@ -193,7 +194,7 @@ class Dialer:
         return link
 
     def _lost(self, task: asyncio.Task[Link]) -> None:
-        """A dial is done that did not win: close its link in order, so that the broker logs no fault."""
+        """Close the link of a dial that did not win, in order, so that the broker logs no error."""
         self._losers.discard(task)
         if task.cancelled():
             return
@@ -207,7 +208,7 @@ class Dialer:
         closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Give up the dials that are still under way."""
+        """Cancel the dials that are still under way."""
         for task in self._losers:
             task.cancel()
         while self._losers or self._closing:

@@ -1,6 +1,6 @@
-"""Finds the addresses of brokers' names, without letting one name server that hangs delay the other names.
+"""Resolves the host names of brokers. A name server that hangs delays only its own names.
 
-The event loop's own resolver has a few threads for everything: two names that hang would hold up all others.
+The event loop's resolver has only a few threads, so two names that hang would delay all others.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Final
 
 from aiohappyeyeballs import start_connection
 
-# Seconds that an address of a name has to itself before the next one is dialled too.
+# After this many seconds without an answer, the next address of a name is tried, too.
 _NEXT_ADDRESS: Final = 0.25
 
 AddressInfo = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int] | tuple[str, int, int, int]]
 
 
 class HostResolver:
-    """Looks names up, each on a thread of its own, and never one name twice at the same time."""
+    """Looks names up, each on a thread of its own. Requests for the same name share a lookup."""
 
     def __init__(self) -> None:
         self._lookups: dict[tuple[str, int], asyncio.Future[list[AddressInfo]]] = {}
 
     async def addresses(self, host: str, port: int) -> list[AddressInfo]:
-        """The addresses of a host; those that wait for the same name share one lookup.
+        """Look up the addresses of a host.
 
         Raises:
             OSError: the name has no address.
@@ -39,15 +39,15 @@ class HostResolver:
         lookup = self._lookups.get(key)
         if lookup is None:
             lookup = self._lookups[key] = asyncio.get_running_loop().create_future()
-            # Not a thread of a pool: those are joined when the process ends, and a lookup cannot be cancelled.
+            # Not a pool's thread: the process joins those at its end, and a lookup cannot be cancelled.
             threading.Thread(target=self._work, args=(key, lookup), name=f"resolve {host}", daemon=True).start()
         return await asyncio.shield(lookup)
 
     async def connected(self, host: str, port: int) -> socket.socket:
-        """A socket that is connected to the first address of a host that takes the connection.
+        """Return a socket that is connected to the first address of a host that accepts a connection.
 
         Raises:
-            OSError: the name has no address, or none of them takes a connection.
+            OSError: the name has no address, or none accepts a connection.
         """
         return await first_connected(await self.addresses(host, port))
 
@@ -71,17 +71,17 @@ class HostResolver:
         del self._lookups[key]
         if isinstance(found, OSError):
             lookup.set_exception(found)
-            # Everybody who waited may have given up.
+            # Mark it as retrieved, because all waiting tasks may be cancelled.
             lookup.exception()
         else:
             lookup.set_result(found)
 
 
 async def first_connected(addresses: Sequence[AddressInfo]) -> socket.socket:
-    """A socket that is connected to the first of these addresses that takes the connection.
+    """Return a socket that is connected to the first of these addresses that accepts a connection.
 
     Raises:
-        OSError: none of them does.
+        OSError: none of them accepts one.
     """
     return await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS)
 

@@ -1,7 +1,7 @@
-"""A link: one AMQP connection, opened as a client and used by one session or by many.
+"""A link: one AMQP connection, used by one session or by many.
 
-aio-pika does what concerns the connection: login, heart-beats, the end. Channels are the gateway's own: ``Link.write``
-puts frames on the wire, deliveries and confirms arrive at the sink of their channel, other methods at the channel.
+aio-pika handles the connection: login, heart-beats and closing. Channels are the gateway's own: ``Link.write`` writes
+frames, deliveries and confirms go to the sink of their channel, and other methods to the channel.
 """
 
 from __future__ import annotations
@@ -41,43 +41,43 @@ from gateway.server.paced_work import PacedWork
 log = structlog.get_logger("gateway.broker")
 
 CLOSING_AT_ONCE: Final = 4
-"""How many channels of subscriptions are closed at a time, for one session or for all whose clients are gone."""
+"""The most channels that are closed at the same time, for one session, and on a link for all ended sessions."""
 
 CLOSE_TIMEOUT: Final = 3.0
-"""How long a broker may take to answer connection.close, in seconds."""
+"""The longest wait for the answer to connection.close, in seconds."""
 
 SLOW_CLIENT: Final = "slow client"
-"""Why a link that serves only one session is not read."""
+"""A reason not to read: the link serves one session, and its client is slow."""
 
 
 class WindowUser(FaultOwner, Protocol):
     """The bridge of a session that publishes on a link."""
 
     def window_full(self) -> None:
-        """Publish no more for now."""
+        """Stop publishing for now."""
 
     def window_open(self) -> None:
-        """It is this session's turn again."""
+        """Continue to publish."""
 
 
 class LinkUser(WindowUser, Protocol):
     """The bridge of a session that uses a link."""
 
     def flush_batch(self) -> None:
-        """Write the data of one read."""
+        """Write the output of one read."""
 
     def link_changed(self, link: Link) -> None:
-        """The broker's alarm or the write buffer has changed."""
+        """Note that ``blocked`` or ``paused`` of the link has changed."""
 
     def link_lost(self, link: Link) -> None:
-        """The link is closed."""
+        """Note that the link is closed."""
 
     async def leave(self, link: Link) -> None:
-        """The link drains: use it no longer, if nothing can be lost by that. Asked again and again."""
+        """Leave the link, which drains, if nothing can be lost by that. The link asks repeatedly."""
 
 
 class _Window(Protocol):
-    """Bounds what is on its way to the broker."""
+    """See `PublishWindow`."""
 
     @property
     def channels(self) -> int: ...
@@ -90,7 +90,7 @@ class _Window(Protocol):
 
 
 class _ChannelCallbacks(FaultOwner, Protocol):
-    """A channel that was opened on a link; a fault in it is its session's."""
+    """A channel of the link. A fault in it ends only its session."""
 
     number: int
 
@@ -100,7 +100,7 @@ class _ChannelCallbacks(FaultOwner, Protocol):
 
 
 class _QueueOwner(Protocol):
-    """The exclusive queues of one session."""
+    """See `ExclusiveQueues`."""
 
     user: LinkUser
 
@@ -110,10 +110,12 @@ class _QueueOwner(Protocol):
 
 
 class Tuning(NamedTuple):
-    """The limits that broker and gateway agreed on, and the broker's version.
+    """The negotiated limits, and the broker's version.
 
-    ``frame_max`` is in bytes, 0 for no limit. ``broker_version`` is empty if it does not begin with a number.
-    ``wants_cancel_ok``: the broker waits for an answer when it cancels a consumer; older ones take it for an error.
+    Args:
+        frame_max: the largest frame in bytes, 0 for no limit.
+        broker_version: empty if it does not begin with a number.
+        wants_cancel_ok: the broker expects an answer to basic.cancel; for older ones that is an error.
     """
 
     frame_max: int = 0
@@ -123,7 +125,10 @@ class Tuning(NamedTuple):
 
 
 class Link:
-    """One AMQP connection; ``open_link`` opens it. ``on_read`` is called before anything from the broker is handled."""
+    """One AMQP connection. `Dialer.open_link` opens it.
+
+    ``on_read``: called before anything from the broker is handled.
+    """
 
     def __init__(
         self,
@@ -135,22 +140,22 @@ class Link:
     ) -> None:
         self.client_properties = client_properties
         self.broker = broker
-        # The present purpose: a link that was opened to check a login may serve publishers later.
+        # It may change: a link that was opened to check a login may serve publishers later.
         self.purpose = client_properties.purpose
-        # Microseconds since the epoch.
+        # In microseconds since the epoch.
         self.opened_at = 0
         self.on_read = on_read
         self._log_limits = log_limits
         self._paced = paced
         # Called once, when the link has closed.
         self.on_closed: Callable[[Link], None] | None = None
-        # Called when the broker tells of an alarm, with its text, or with None of the end.
+        # Called when the broker raises an alarm, with its text, or ends it, with None.
         self.on_alarm: Callable[[Link, str | None], None] | None = None
-        # False for a link that was lost.
+        # Whether the gateway closes it. It stays false for a link that is lost.
         self.is_closing = False
-        # Whether new channels go to other links, and this one closes when it has none any more.
+        # Whether it takes no new channels, and closes when it has none left.
         self.is_draining = False
-        # The reason, once it is closed, and whether it ended without the broker's connection.close.
+        # The reason, once it is closed, and whether it ended without connection.close.
         self.closed: LinkDownError | None = None
         self.was_cut = False
         self.tuning = Tuning()
@@ -158,17 +163,17 @@ class Link:
         # Whether the broker has an alarm, and whether the link's write buffer is full.
         self.blocked = False
         self.paused = False
-        # Sessions whose clients are gone close their channels one after the other, behind those that live.
+        # For sessions that have ended: bounds how many channels they close at the same time.
         self.closing = asyncio.Semaphore(CLOSING_AT_ONCE)
-        # Only on a link that several sessions publish on.
+        # Only on a link on which several sessions publish.
         self.window: _Window | None = None
-        # How many channels each session has here.
+        # The number of channels of each session on this link.
         self.users: Counter[LinkUser] = Counter()
-        # In AMQP an exclusive queue belongs to the connection; here each belongs to one session.
+        # The owner of each exclusive queue by name: for AMQP this connection, for the gateway one session.
         self.exclusive_queues: dict[str, _QueueOwner] = {}
         self._channels: dict[int, _ChannelCallbacks] = {}
         self._free_numbers: list[int] = []
-        # Methods that wait for the end of this round of callbacks.
+        # Methods to write after the present callbacks of the event loop.
         self._methods: list[bytes] = []
         self._deliveries = PacedDeliveries(self, paced)
         self._secret_updates: set[asyncio.Task[object]] = set()
@@ -176,7 +181,7 @@ class Link:
         self._tap: Tap | None = None
 
     def opened(self, connection: AbstractConnection, tap: Tap, tuning: Tuning) -> None:
-        """The broker accepted the login and the virtual host."""
+        """Start using the connection: the broker has accepted the login and the virtual host."""
         self._connection = connection
         self._tap = tap
         self.tuning = tuning
@@ -184,7 +189,7 @@ class Link:
         self._tell(log.info, "link opened")
 
     def _tell(self, log_line: Callable[..., None], event: str, **details: object) -> None:
-        """Log unless there were too many lines: with links of its own, a client causes them as it comes and goes."""
+        """Log within limits, because a client with dedicated links causes lines whenever it comes and goes."""
         whose = self.client_properties
         left_out = self._log_limits.for_link(whose.client, whose.virtual_host, whose.login)
         if left_out is not None:
@@ -192,7 +197,7 @@ class Link:
 
     @property
     def _facts(self) -> dict[str, object]:
-        """What the log says of a link. A shared link has no client and no session."""
+        """The fields of log lines about this link. For a shared link, without client and session."""
         whose = self.client_properties
         details = {"client": whose.client, "session": whose.session}
         return {
@@ -205,28 +210,28 @@ class Link:
 
     @property
     def virtual_host(self) -> str:
-        """STOMP name of the virtual host."""
+        """The name of the virtual host in the configuration."""
         return self.client_properties.virtual_host
 
     @property
     def write_buffer(self) -> int:
-        """Bytes that wait to be written to the broker."""
+        """The number of bytes that wait to be written to the broker."""
         return 0 if self._tap is None else self._tap.transport.get_write_buffer_size()
 
     # Users and channels.
 
     def drain(self) -> bool:
-        """Take no new channel, and let sessions leave; False if it drains already."""
+        """Take no new channels, and let sessions leave. Returns False if it drains already."""
         is_new = not self.is_draining
         self.is_draining = True
         return is_new
 
     def add_user(self, user: LinkUser) -> None:
-        """A session has opened a channel."""
+        """Note that a session has opened a channel."""
         self.users[user] += 1
 
     def remove_user(self, user: LinkUser) -> None:
-        """A session closes a channel."""
+        """Note that a session closes a channel."""
         self.users[user] -= 1
         if self.users[user] <= 0:
             del self.users[user]
@@ -235,17 +240,17 @@ class Link:
 
     @property
     def channels(self) -> int:
-        """Number of open channels, without the one of the publish window."""
+        """The number of open channels, without that of the publish window."""
         return len(self._channels) - (0 if self.window is None else self.window.channels)
 
     @property
     def has_room(self) -> bool:
-        """Whether another session may have a channel here."""
+        """Whether another session may open a channel on this link."""
         return self.closed is None and not self.is_draining and not self._is_full
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody needs the link any more: an exclusive queue lives as long as its connection."""
+        """Whether the link has neither channels nor exclusive queues, which would end with it."""
         return not self.channels and not self.exclusive_queues
 
     @property
@@ -253,28 +258,27 @@ class Link:
         return len(self._channels) >= self.tuning.channel_max
 
     def add_channel(self, channel: _ChannelCallbacks) -> int:
-        """Take a number for a channel that is to be opened.
+        """Add a channel that is to be opened. Returns its number.
 
         Raises:
-            LinkDownError: when the connection is gone.
-            UpstreamError: when the broker allows no further channel.
+            LinkDownError: the connection is lost.
+            UpstreamError: the broker allows no further channel.
         """
         self._open_connection()
         if self._is_full:
             most = self.tuning.channel_max
             text = f"NOT_ALLOWED - number of channels opened ({most}) has reached the negotiated channel_max ({most})"
             raise UpstreamError(NOT_ALLOWED, text)
-        # The broker keeps a little for every number that was ever used, so the lowest free one is taken.
+        # The lowest free number, because the broker keeps some state for every number that was ever used.
         number = heappop(self._free_numbers) if self._free_numbers else len(self._channels) + 1
         self._channels[number] = channel
         return number
 
     def register_sink(self, channel: _ChannelCallbacks, sink: Sink, *, is_paced: bool = False) -> None:
-        """Send a channel's deliveries and confirms to a sink, unless its number belongs to another channel by now.
+        """Send a channel's data to a sink, unless its number belongs to another channel by now.
 
-        The broker may close a channel at any time, and the AMQP library may reuse the number at once.
-
-        ``is_paced``: a delivery may cost much.
+        The broker may close a channel at any time, and another one may use its number at once. ``is_paced``: see
+        `LinkChannel.set_sink`.
         """
         if self._channels.get(channel.number) is channel:
             self._deliveries.forget(channel)
@@ -282,13 +286,13 @@ class Link:
             self.splitter.register(channel.number, before)
 
     def drop_data(self, channel: _ChannelCallbacks) -> None:
-        """Throw a channel's deliveries and confirms away from now on."""
+        """Drop a channel's deliveries and confirms from now on."""
         if self._channels.get(channel.number) is channel:
             self.splitter.drop(channel.number)
             self._deliveries.forget(channel)
 
     def remove_channel(self, channel: _ChannelCallbacks) -> None:
-        """A channel is closed; its number may be used again."""
+        """Remove a closed channel. Its number may be used again."""
         if self._channels.get(channel.number) is channel:
             del self._channels[channel.number]
             heappush(self._free_numbers, channel.number)
@@ -303,7 +307,7 @@ class Link:
     # The socket.
 
     def write(self, *pieces: Piece) -> None:
-        """Put whole AMQP frames on the wire, after earlier methods."""
+        """Write whole AMQP frames, after earlier methods."""
         if self._tap is not None and self.closed is None:
             if self._methods:
                 pieces = (b"".join(self._methods), *pieces)
@@ -314,7 +318,7 @@ class Link:
                 self._tap.transport.writelines(pieces)
 
     def write_method(self, data: bytes) -> None:
-        """The same for a method, in one write with those that follow at once: each write costs a system call."""
+        """Write a method, in one write with those of the same event loop iteration, since each is a system call."""
         if not self._methods:
             asyncio.get_running_loop().call_soon(self.write)
         self._methods.append(data)
@@ -325,12 +329,12 @@ class Link:
             self._tap.pause_reading(reason)
 
     def resume_reading(self, reason: str = SLOW_CLIENT) -> None:
-        """Read from the broker again, unless there is another reason not to."""
+        """End a reason not to read. Reading resumes when none is left."""
         if self._tap is not None and self.closed is None:
             self._tap.resume_reading(reason)
 
     def feed_heartbeat(self) -> None:
-        """Show the AMQP library a heart-beat while reading is paused, or it would take the connection for dead."""
+        """Feed the AMQP library a heart-beat while reading is paused. Otherwise it would close the connection."""
         if self._tap is not None and self.closed is None:
             self._tap.feed_heartbeat()
 
@@ -338,10 +342,10 @@ class Link:
         """Send another passcode (connection.update-secret), and wait until the broker has accepted it.
 
         Raises:
-            LinkDownError: the connection is gone; RabbitMQ closes it if it refuses the passcode.
+            LinkDownError: the connection is lost. RabbitMQ closes it if it refuses the passcode.
         """
         update = asyncio.ensure_future(self._open_connection().update_secret(passcode, reason="renewed by the client"))
-        # If the connection is lost, the library would wait for the answer for ever.
+        # If the connection is lost, the library would wait for the answer forever.
         self._secret_updates.add(update)
         try:
             await update
@@ -358,25 +362,25 @@ class Link:
         self.is_closing = True
         self._deliveries.clear()
         self.resume_reading()
-        # aio-pika's own `close` waits for ever if it is cancelled, with all tasks, just when the connection has ended.
+        # Not aio-pika's `close`: it waits forever if it is cancelled just when the connection has ended.
         transport, connection.transport = connection.transport, None
         await connection.close()
         if transport is None:
             return
         closing = asyncio.ensure_future(transport.connection.close())
-        # Nobody wants to know how it failed.
+        # Retrieve the exception, or asyncio logs it.
         closing.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
             await asyncio.wait((closing,), timeout=CLOSE_TIMEOUT)
         finally:
-            # First the socket: the library waits until the broker has read everything, also when it is cancelled.
+            # First the socket, because the library, even if cancelled, waits until the broker has read everything.
             self._tap.transport.abort()
             closing.cancel()
 
-    # Called by the tap. Each session is called through the fault boundary, so that a fault in one ends that one only.
+    # Called by the tap. Sessions are called through the fault boundary, so that a fault in one ends only that one.
 
     def batch_done(self) -> None:
-        """Let the sessions that got data write it. HOT: once per read."""
+        """Let the sessions that got data write their output. HOT: once per read."""
         splitter = self.splitter
         touched, splitter.touched = splitter.touched, set()
         if splitter.failures:
@@ -396,26 +400,26 @@ class Link:
             guarded(user, user.link_changed, self)
 
     def bad_amqp(self, error: CodecError) -> None:
-        """The broker sent bytes that are not AMQP; the tap cuts the connection."""
+        """Note that the broker sent bytes that are not AMQP. The tap aborts the connection."""
         self._lost(f"the broker sent bad AMQP: {error}")
 
     def connection_lost(self, exc: Exception | None, *, by_broker: bool) -> None:
-        """The socket is closed, by the broker or for another reason.
+        """Handle the end of the socket, closed by the broker or for another reason.
 
-        Sessions learn it one after the other, because there may be thousands. What one writes before is thrown away.
+        There may be thousands of sessions, so they are told as paced work. Data that they write before is dropped.
         """
         if exc is not None:
             cause = str(exc) or type(exc).__name__
         else:
-            # The library does so when the broker's heart-beats do not come.
-            cause = "the broker closed the connection" if by_broker else "the AMQP library gave the connection up"
+            # The library does this when it misses the broker's heart-beats.
+            cause = "the broker closed the connection" if by_broker else "the AMQP library closed the connection"
         self._deliveries.clear()
         for update in self._secret_updates:
             update.cancel()
         closed = self._lost(cause)
         users = dict.fromkeys((*self.users, *(owner.user for owner in self.exclusive_queues.values())))
         if self._tap is not None and self.closed is not None:
-            # Or it was never open, and the dialer logs why.
+            # Otherwise it was never open, and the dialer logs the reason.
             level = log.info if self.is_closing else log.warning
             self._tell(level, "link closed", cause=self.closed.detail, sessions=len(users))
         self.users.clear()
@@ -427,7 +431,7 @@ class Link:
             on_closed(self)
 
     def _lost(self, cause: str) -> LinkDownError:
-        """The reason of the link's end; ``cause``, for the log, is that if the broker has said nothing."""
+        """The reason of the link's end. ``cause`` is for the log, if the broker has not given a reason."""
         if self.closed is None:
             self.was_cut = not self.is_closing
             text = "CONNECTION_FORCED - the connection to the broker was lost"
@@ -435,7 +439,7 @@ class Link:
         return self.closed
 
     def _control_frame(self, channel: int, method: int, data: bytes) -> None:
-        """The broker sent a control frame; the AMQP library sees those of channel 0 afterwards."""
+        """Handle a method that is not data. Those of channel 0 go to the AMQP library afterwards."""
         if channel:
             concerned = self._channels.get(channel)
             if concerned is not None:

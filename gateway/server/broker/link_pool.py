@@ -1,12 +1,11 @@
-"""The open links of a gateway, and the sessions that may use them.
+"""The open links of a gateway, and the logins that use them.
 
-Sessions that log in to the same virtual host with the same login and passcode share links (``links: shared``), or each
-has links of its own (``links: dedicated``). ``LinkPool.log_in`` gives a session its ``LoginLinks`` either way.
+Sessions with the same virtual host, login and passcode share links (``links: shared``), or each session has its own
+(``links: dedicated``). In both cases ``LinkPool.log_in`` gives a session its `LoginLinks`.
 
-Sharing must not weaken the broker's access control. The pool accepts a login without asking the broker only while a
-link for it is open and the broker accepted the same credentials less than ``login_cache`` seconds ago. Otherwise it
-asks the broker again, over a new connection, before the session may begin. Passcodes are compared by keyed hashes and
-in constant time.
+Sharing does not weaken the broker's access control. The pool accepts a login without asking the broker only while a
+link for it is open, and if the broker accepted the same credentials less than ``login_cache`` seconds ago. Otherwise it
+first asks the broker again, over a new connection. Passcodes are compared by keyed hashes, in constant time.
 """
 
 from __future__ import annotations
@@ -43,27 +42,27 @@ from gateway.session.connect import expiry_of, grant_the_same
 
 log = structlog.get_logger("gateway.broker")
 
-# An unused shared link is kept this long, in seconds: clients that connect, send and leave come back.
+# How long an unused shared link is kept, in seconds, because clients that connect, send and leave come back.
 _IDLE_TIMEOUT: Final = 60.0
 
 
-# How many sessions leave draining links at the same time: each has channels closed and opened, and some are held
+# The number of sessions that leave draining links at the same time. Each closes and opens channels, and may be held
 # meanwhile.
 _LEAVING: Final = 32
 
 
 class SharedLinksError(Exception):
-    """A token cannot be used on links that other sessions use, too."""
+    """A token cannot be used because other sessions share the links."""
 
 
 class _SharedLogin:
-    """One set of credentials, and the links that its sessions share."""
+    """One login with its passcode, and the links that its sessions share."""
 
     def __init__(self, passcode_hash: bytes, links: LoginLinks) -> None:
         self.passcode_hash = passcode_hash
         self.links = links
         self.accepted_at = -1.0
-        # The check that is under way, and how many sessions wait for it.
+        # The check that is under way, and the number of sessions that wait for it.
         self.check: asyncio.Task[None] | None = None
         self.waiting = 0
 
@@ -72,14 +71,14 @@ class LinkDrain:
     """Drains links of a gateway; ``links`` is a live view. ``spawn`` starts a background task."""
 
     def __init__(self, links: Iterable[Link], spawn: Callable[..., object]) -> None:
-        # Each session takes one while it leaves.
+        # A session has one while it leaves a link.
         self.slots = asyncio.Semaphore(_LEAVING)
         self._links = links
         self._spawn = spawn
         self._is_under_way = False
 
     def sweep(self) -> None:
-        """Close the links that are drained, and let sessions leave the others. Called about once a second."""
+        """Close the links that are drained, and let sessions leave the others. Call it about once a second."""
         draining = [link for link in self._links if link.is_draining and not link.is_closing]
         for link in draining:
             if link.is_idle:
@@ -96,7 +95,7 @@ class LinkDrain:
             for link, user in remaining:
                 async with self.slots:
                     await user.leave(link)
-                # Others have their turn, even if each session only has to say no.
+                # Let other work run, even if no session can leave.
                 await asyncio.sleep(0)
 
         try:
@@ -108,8 +107,11 @@ class LinkDrain:
 class LinkPool:
     """All links of a gateway.
 
-    ``node`` is the gateway's name for the broker's management pages. ``clock`` is monotonic, in seconds. ``spawn``
-    starts a background task and keeps a reference to it. Each read from a broker advances the journal's clock.
+    Args:
+        clock: monotonic, in seconds.
+        spawn: starts a background task and keeps a reference to it.
+        journal: its clock is advanced by each read from a broker.
+        node: the gateway's name for the broker's management pages.
     """
 
     def __init__(
@@ -123,13 +125,13 @@ class LinkPool:
         log_limits: LogLimits,
         paced: PacedWork,
     ) -> None:
-        # Every open link.
+        # All open links.
         self.links: set[Link] = set()
         self.alarms = BrokerAlarms(log_limits)
         self.drain = LinkDrain(self.links, spawn)
         self.log_limits = log_limits
         self.dialer = Dialer(clock, contexts, log_limits, paced)
-        # What clients and links share.
+        # The file descriptors, which clients and links share.
         self.descriptors = Descriptors(log_limits.of_process())
         self._slots = DialSlots()
         self.queue_conflicts = QueueConflictLog()
@@ -141,9 +143,9 @@ class LinkPool:
         self._node = node
         self._key = secrets.token_bytes(32)
         self._shared: dict[tuple[str, str], list[_SharedLogin]] = {}
-        # The bulk links that nobody used a moment ago.
+        # The bulk links that were idle at the last call of close_idle.
         self._idle_bulk: set[Link] = set()
-        # Of all sessions, shared or not.
+        # Those of all sessions, shared or dedicated.
         self._logins: weakref.WeakSet[LoginLinks] = weakref.WeakSet()
 
     async def _open(
@@ -153,14 +155,14 @@ class LinkPool:
         purpose: str,
         client: str,
         session: str,
-        patiently: bool,
+        one_by_one: bool,
     ) -> Link:
         client_properties = ClientProperties(purpose, virtual_host.name, credentials.login, self._node, client, session)
         if not self.descriptors.link_begins(is_own=bool(session)):
             raise LinkDownError(CONNECTION_FORCED, "no broker can be asked", "no file descriptor is left for a link")
         try:
             link = await self.dialer.open_link(
-                virtual_host, credentials, client_properties, self._journal.clock.tick, patiently=patiently
+                virtual_host, credentials, client_properties, self._journal.clock.tick, one_by_one=one_by_one
             )
         except BaseException:
             self.descriptors.link_gone(is_own=bool(session))
@@ -187,20 +189,22 @@ class LinkPool:
             elif link.closed is not None and is_shutdown(link.closed):
                 self.dialer.broker_stops(link.broker)
 
-    def is_unsettled(self, virtual_host: VirtualHost, within: float = math.inf) -> bool:
-        """Whether a broker of a virtual host went or came in the last seconds, and sessions ride through such changes.
+    def brokers_changed(self, virtual_host: VirtualHost, within: float = math.inf) -> bool:
+        """Whether a broker of a virtual host was lost or answered again in the last seconds.
 
-        Then a queue may be without a leader, or not there yet. Without a change, one that takes no message is full.
+        ``within``: this many seconds, but at most ``ride_through``.
+
+        If so, a queue that accepts no messages may lack a leader or be missing; otherwise it is full.
         """
         upstream = virtual_host.upstream
         return self._clock() - self.dialer.changed_at(upstream) < min(within, upstream.ride_through)
 
     def queue_away(self, virtual_host: VirtualHost) -> None:
-        """A queue of a virtual host is away, and so is its node, with which the gateway may have no link."""
+        """Note that a queue is away, and so its node, although the gateway may have no link to that node."""
         self.dialer.note_change(virtual_host.upstream)
 
     def log_in_at_once(self, virtual_host: VirtualHost, credentials: Credentials) -> LoginLinks | None:
-        """As ``log_in``, if the broker need not be asked; else None."""
+        """Do the same as ``log_in`` if the login is in the login cache; otherwise return None."""
         if virtual_host.links == "dedicated":
             return None
         shared = self._shared_login(virtual_host, credentials)
@@ -212,7 +216,9 @@ class LinkPool:
     async def log_in(
         self, virtual_host: VirtualHost, credentials: Credentials, client: str, session: str
     ) -> LoginLinks:
-        """Let the broker decide on a login. The session gives the links back with ``release``.
+        """Let the broker check a login. The session gives the links back with ``release``.
+
+        ``client`` and ``session`` name the session in the broker's list of connections, if its links are dedicated.
 
         Raises:
             UpstreamError: the broker refuses the login or the virtual host.
@@ -223,7 +229,7 @@ class LinkPool:
             try:
                 await self._ask(links)
             except BaseException:
-                # The session may be over while a broker answers.
+                # The session may end before a broker answers.
                 self._spawn(links.close())
                 raise
             return links
@@ -236,14 +242,14 @@ class LinkPool:
         return shared.links
 
     async def renew(self, links: LoginLinks, token: str) -> list[Link]:
-        """Let the broker decide on another token of a session; the open links that must have it from now on.
+        """Let the broker check a new token. Returns the open links that need it.
 
-        Sessions that share links share the token that expires last. Each still ends with its own.
+        Sessions that share links use the token that expires last. Each session still ends with its own.
 
         Raises:
             UpstreamError: the broker refuses it.
             LinkDownError: no broker can be reached.
-            SharedLinksError: it grants something else than the one before, and other sessions use the links.
+            SharedLinksError: it does not grant the same as the one before, and other sessions use the links.
         """
         shared, passcode_hash = self._shared_by(links), self._hash(token)
         if shared is None:
@@ -254,11 +260,11 @@ class LinkPool:
             return []
         await links.check_passcode(token)
         while shared.check is not None:
-            # Sessions log in with the token before, which is asked about until then.
+            # Sessions are logging in with the old token. Wait for the broker's answer about that.
             await asyncio.wait([shared.check])
         if links.sessions > 1 or shared.waiting:
             before, after = links.passcode.encode(), token.encode()
-            # All of them must end with their own tokens.
+            # Allowed only if all sessions end with their own tokens, and both tokens grant the same.
             if not (links.renews_tokens and grant_the_same(before, after)):
                 raise SharedLinksError
             if not _expires_later(before, after):
@@ -277,7 +283,7 @@ class LinkPool:
         return blake2b(passcode.encode(), key=self._key).digest()
 
     def distrust(self, links: LoginLinks) -> None:
-        """A broker does not accept this login any more: the next session must ask, whatever was accepted before."""
+        """Remove a login from the login cache, because a broker no longer accepts it."""
         for shared in self._shared.get((links.virtual_host.name, links.login), []):
             if shared.links is links:
                 shared.accepted_at = -1.0
@@ -318,19 +324,19 @@ class LinkPool:
             await self._ask(shared.links)
             shared.accepted_at = shared.links.idle_since = self._clock()
         except BaseException:
-            # Wrong passcodes must not accumulate; sessions that logged in before keep their links.
+            # Wrong passcodes must not accumulate. Sessions that are open keep their links.
             shared.accepted_at = -1.0
             shared.links.idle_since = -_IDLE_TIMEOUT
             raise
         finally:
             if shared.check is asyncio.current_task():
                 shared.check = None
-            # Not all of them are looked at: each of thousands of logins would cost as much as there are.
+            # Look only at this login: with thousands of them, looking at all after each check would be too slow.
             self._close_if_idle(shared)
 
     @staticmethod
     async def _wait_for(shared: _SharedLogin, check: asyncio.Task[None]) -> None:
-        """Wait for a check. With the last session that waits, the check itself is given up."""
+        """Wait for a check. When the last waiting session is cancelled, the check is, too."""
         shared.waiting += 1
         try:
             await asyncio.shield(check)
@@ -341,7 +347,7 @@ class LinkPool:
                 check.cancel()
 
     async def _ask(self, links: LoginLinks) -> None:
-        """Let a broker decide on a login. Where sessions ride through, this waits until one answers."""
+        """Let a broker check a login. If sessions ride through, this waits until one answers."""
         try:
             await links.check_login()
         except LinkDownError:
@@ -355,13 +361,12 @@ class LinkPool:
                 raise self.dialer.unanswered(links.virtual_host.upstream) from None
 
     async def fail_back(self, virtual_host: VirtualHost) -> int:
-        """Drain the links of a virtual host that are not on its preferred broker; how many there are.
+        """Drain the links of a virtual host that are not on its preferred broker. Returns their number.
 
-        New channels go to new links, and those are dialled as always: to the first broker, or to any if the order is
-        ``shuffle``. Then all links are drained, so that they spread over the brokers again.
+        With ``order: shuffle`` there is no preferred broker, and all links drain, so that they spread again.
 
         Raises:
-            LinkDownError: the preferred broker does not answer; nothing has changed.
+            LinkDownError: the preferred broker does not answer. Nothing is drained.
         """
         upstream, preferred = virtual_host.upstream, None
         if upstream.order == "as-written":
@@ -376,9 +381,9 @@ class LinkPool:
         return draining
 
     def use(self, find_virtual_host: FindVirtualHost) -> None:
-        """Use another configuration: links go to the brokers that it names, and those to any other are drained.
+        """Use another configuration: new links go to its brokers, and links to other brokers drain.
 
-        A session stays in the broker's virtual host that it logged in to, which has its queues.
+        Sessions stay in the virtual host of the broker to which they logged in, because it has their queues.
         """
         draining: Counter[str] = Counter()
         for links in self._logins:
@@ -393,7 +398,7 @@ class LinkPool:
                 log.info("links draining", virtual_host=name, draining=count)
 
     def close_idle(self) -> None:
-        """Close the shared links that no session has used for a while. Called about once a second."""
+        """Close the shared links that no session has used for a while. Call it about once a second."""
         for login in [login for logins in self._shared.values() for login in logins if not login.links.sessions]:
             self._close_if_idle(login)
         idle = {link for link in self.links if link.purpose == BULK and link.is_idle}
@@ -421,11 +426,11 @@ class LinkPool:
 
 
 def _expires_later(token: bytes, another: bytes) -> bool:
-    """Whether another token is of more use: it expires later, or never."""
+    """Whether another token expires later, or never."""
     expiry, later = expiry_of(token), expiry_of(another)
     return expiry is not None and (later is None or later > expiry)
 
 
 def _way_to_share(virtual_host: VirtualHost) -> tuple[object, ...]:
-    """What leads to one broker and virtual host, and whether tokens are renewed; a reload may change it."""
+    """The settings that must be equal for sessions to share links. A reload may change them."""
     return virtual_host.amqp_vhost, virtual_host.upstream, virtual_host.token_renewal

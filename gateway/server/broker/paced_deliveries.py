@@ -1,8 +1,8 @@
-"""Deliveries that may cost much: those to subscriptions with a selector. One read can bring a second of such work.
+"""Hands deliveries that may take long, those to subscriptions with a selector, to their sinks as paced work.
 
-They are handled as they come while there is time for paced work in this round of the event loop. The rest of what was
-read waits, in order, and the link is not read until none of it is left. So no more waits than one read has brought, and
-to the broker the deliveries are unsettled as if they had not arrived.
+One read can cause a second of such work. The deliveries are handled at once as long as the event loop iteration has
+time for paced work. The rest waits, in order, and the link is not read until all of it is handled. So at most the
+deliveries of one read wait, and meanwhile they are unsettled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Delivery = tuple[int, bool, bytes, bytes, Body]
 
 
 class _Link(Protocol):
-    """Whose deliveries these are."""
+    """See `Link`."""
 
     def pause_reading(self, reason: str) -> None: ...
 
@@ -32,36 +32,36 @@ class _Link(Protocol):
 
 
 class PacedDeliveries:
-    """The deliveries of one link that are paced."""
+    """The paced deliveries of one link."""
 
     __slots__ = ("_link", "_paced", "_sinks", "_waiting")
 
     def __init__(self, link: _Link, paced: PacedWork) -> None:
         self._link = link
         self._paced = paced
-        # Where the deliveries of each channel go now.
+        # The sink for the deliveries of each channel.
         self._sinks: dict[FaultOwner, Sink] = {}
         self._waiting: deque[tuple[FaultOwner, _Delivery]] = deque()
 
     def sink_before(self, channel: FaultOwner, sink: Sink) -> Sink:
-        """The sink to register for a channel: it hands deliveries on to the other one when there is time for them."""
+        """Make the sink to register for a channel. It passes deliveries on to ``sink`` when there is time."""
         self._sinks[channel] = sink
         alike = None if sink.deliver_alike is None else partial(self._deliver_alike, channel, sink.deliver_alike)
         return Sink(partial(self._deliver, channel), sink.confirm, sink.owner, deliver_alike=alike)
 
     def forget(self, channel: FaultOwner) -> None:
-        """A channel is closed, or its deliveries are dropped: those that wait, too."""
+        """Drop the waiting deliveries of a channel, and pass on no others."""
         self._sinks.pop(channel, None)
 
     def clear(self) -> None:
-        """The link is over, and the broker delivers again what waits."""
+        """Drop all waiting deliveries: the link has ended, and the broker delivers them again."""
         self._sinks.clear()
         self._waiting.clear()
 
     def _deliver(
         self, channel: FaultOwner, tag: int, redelivered: bool, route: bytes, properties: bytes, body: Body
     ) -> None:
-        """HOT: once per message to a subscription with a selector, or once for many that are alike."""
+        """HOT: once per message to a subscription with a selector, or once for many similar ones."""
         waiting = self._waiting
         if not waiting and self._paced.has_time:
             sink = self._sinks.get(channel)
@@ -74,17 +74,17 @@ class PacedDeliveries:
             self._paced.later(channel, self._go_on)
 
     def _deliver_alike(self, channel: FaultOwner, deliver: DeliverAlike, tag: int, bodies: list[bytes]) -> None:
-        """HOT: once for many messages. What a selector says of them is known."""
+        """HOT: once for many messages. Not paced unless others wait, because the result of their selector is known."""
         if not self._waiting:
             deliver(tag, bodies)
             return
-        # They follow the one that they are like.
+        # They follow the waiting one from which they differ only in tag and body.
         _, (_, redelivered, route, properties, _) = self._waiting[-1]
         for number, body in enumerate(bodies, tag):
             self._waiting.append((channel, (number, redelivered, route, properties, body)))
 
     def _go_on(self) -> None:
-        """Handle what waits, as much as there is time for now. The link is read again in the end, whatever fails."""
+        """Handle waiting deliveries while there is time. Read the link again when none is left, even after a fault."""
         try:
             self._link.feed_heartbeat()
             self._handle_some()

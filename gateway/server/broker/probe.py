@@ -1,17 +1,17 @@
 """Tests brokers for `stomp-gateway check`: which steps of a connection succeed, and why the next one fails.
 
-aio-pika connects in one call, which succeeds as a whole or raises one error. So a probe takes each step by hand, with
-pamqp's frames on a plain stream (AMQP 0-9-1, 2.2.4), where the library cannot answer it alone:
+aio-pika connects in one call, which succeeds or raises one error. So a probe takes each step itself, with pamqp's
+frames on a plain stream (AMQP 0-9-1, 2.2.4):
 
-* TCP, then TLS: each has a finding, and the library opens an encrypted socket in one step.
-* Protocol header and start: the greeting is a finding, and without a user the last one. The library forgets it if the
-  broker then refuses the login.
+* TCP, then TLS. The library opens an encrypted socket in one step.
+* Protocol header and start: the greeting, and without a user the last step. The library forgets it if the broker then
+  refuses the login.
 * start-ok and tune: the login, and without a virtual host the last step. The library always opens a virtual host, and
   its error does not say which of the two was refused.
-* tune-ok, open, open-ok and close: on this connection, since the broker has just let it in.
-* A message that no queue gets: RabbitMQ tells of a memory or disk alarm only a connection that publishes.
+* tune-ok, open, open-ok and close.
+* A message that reaches no queue, because RabbitMQ reports an alarm only to a connection that publishes.
 
-A frame is read by hand, because it is bounded: where no AMQP is spoken, the library would wait for up to 4 GiB.
+The probe also reads frames itself, with a bound: from a server of another protocol, the library might wait for 4 GiB.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from gateway.server.broker.host_resolver import HostResolver
 
 _MAX_HANDSHAKE_FRAME: Final = 1 << 20
 _ABORT_TIMEOUT: Final = 1.0
-# Seconds.
+# In seconds.
 _HEARTBEAT: Final = 5
-# Characters of what a broker calls itself.
+# The most characters of a broker's name.
 _LONGEST_NAME: Final = 100
 _FIRST_STEP: Final = "reachable"
 _UNREACHABLE_ADVICE: Final = (
@@ -48,7 +48,7 @@ _UNREACHABLE_ADVICE: Final = (
 _CLIENT_PROPERTIES: Final[common.FieldTable] = {
     "product": "stomp-gateway",
     "information": "stomp-gateway check",
-    # With this the broker answers a refused login with connection.close before it closes the socket.
+    # Makes the broker answer a refused login with connection.close before it closes the socket.
     "capabilities": {"authentication_failure_close": True, "connection.blocked": True},
 }
 
@@ -57,10 +57,10 @@ MethodT = TypeVar("MethodT", bound=base.Frame)
 
 @dataclass(frozen=True)
 class ProbeTarget:
-    """A broker to test, with its TLS, user and virtual host. Equal targets are tested once.
+    """A broker to test, with TLS settings, user and virtual host. Equal targets are tested once.
 
-    ``connect_timeout`` is in seconds, for all steps together. Without a ``user`` the test ends at the broker's
-    greeting, and without an ``amqp_vhost`` after the login.
+    ``connect_timeout``: in seconds, for all steps together. ``user``: without one, the test ends at the broker's
+    greeting. ``amqp_vhost``: without one, it ends after the login.
     """
 
     url: BrokerUrl
@@ -72,7 +72,10 @@ class ProbeTarget:
 
 @dataclass
 class ProbeReport:
-    """The result of one target: the gateway's virtual hosts that use it, and each step with its finding, in order."""
+    """The result for one target: each step with its finding, in order.
+
+    ``virtual_hosts``: the gateway's virtual hosts that use the target. ``alarm``: the broker's text, or empty.
+    """
 
     target: ProbeTarget
     virtual_hosts: list[str] = field(default_factory=list)
@@ -100,14 +103,14 @@ async def probe(virtual_hosts: Iterable[VirtualHost], login: User | None = None)
 
 
 class Greeting(NamedTuple):
-    """What a broker calls itself, or the reason why it does not greet."""
+    """The name of a broker that answers, or the reason why it does not answer."""
 
     product: str = ""
     reason: str = ""
 
 
 async def greets(url: BrokerUrl, tls: UpstreamTls, seconds: float, resolver: HostResolver) -> Greeting:
-    """Whether a broker greets whoever connects."""
+    """Ask a broker for its greeting, without a login, within ``seconds``."""
     report = ProbeReport(ProbeTarget(url, tls, seconds, None, None))
     await _Attempt(report, resolver).run()
     if report.usable:
@@ -116,7 +119,7 @@ async def greets(url: BrokerUrl, tls: UpstreamTls, seconds: float, resolver: Hos
 
 
 def report_lines(reports: Sequence[ProbeReport]) -> Iterator[str]:
-    """Each report as a paragraph of aligned lines. No line holds a passcode."""
+    """Format each report as a paragraph of aligned lines, without passcodes."""
     width = max((len(step) for report in reports for step, _ in report.steps), default=0)
     for report in reports:
         plural = "" if len(report.virtual_hosts) == 1 else "s"
@@ -141,7 +144,7 @@ def _partly_served(reports: Sequence[ProbeReport]) -> Iterator[str]:
 
 
 def first_broker_warnings(virtual_hosts: Iterable[VirtualHost], reports: Sequence[ProbeReport]) -> Iterator[str]:
-    """A line for each virtual host whose first broker cannot be used where others can."""
+    """A line for each virtual host whose first broker cannot be used, while others can."""
     usable = {report.target for report in reports if report.usable}
     for virtual_host in virtual_hosts:
         targets = list(_targets(virtual_host, None))
@@ -160,7 +163,7 @@ def alarm_warnings(reports: Iterable[ProbeReport]) -> Iterator[str]:
 
 
 def unserved(reports: Sequence[ProbeReport]) -> list[str]:
-    """The virtual hosts without a usable upstream, in the order of the configuration, and then users without one."""
+    """The virtual hosts without a usable upstream, in the order of the configuration, and then such users."""
     served: dict[str, list[bool]] = {}
     for (name, _), own in _by_user(reports).items():
         served.setdefault(name, []).append(any(report.usable for report in own))
@@ -209,7 +212,7 @@ class _Attempt:
         self._writer: asyncio.StreamWriter | None = None
 
     async def run(self) -> None:
-        """Fill in the report. Every error is a finding, and none is raised."""
+        """Fill in the report. Errors become findings."""
         try:
             async with asyncio.timeout(self._target.connect_timeout):
                 await self._take_steps()
@@ -262,7 +265,7 @@ class _Attempt:
         try:
             context = broker_tls_context(self._target.tls)
         except OSError as error:
-            # The configuration was valid when it was read; the files have changed since.
+            # The files have changed since the configuration was read.
             reason = _ssl_reason(error) if isinstance(error, ssl.SSLError) else os_reason(error)
             raise _StepFailed(f"the files under tls cannot be used, {reason}") from None
         try:
@@ -299,7 +302,7 @@ class _Attempt:
         return tune
 
     async def _open(self, tune: commands.Connection.Tune, amqp_vhost: str) -> None:
-        # Heart-beats tell a broker with an alarm that this connection is gone: it does not read it any more.
+        # A broker with an alarm does not read this connection, and so notices its end only by missing heart-beats.
         self._send(commands.Connection.TuneOk(tune.channel_max, tune.frame_max, _HEARTBEAT))
         self._send(commands.Connection.Open(virtual_host=amqp_vhost))
         await self._expect(commands.Connection.OpenOk)
@@ -314,10 +317,10 @@ class _Attempt:
         await self._expect(commands.Connection.CloseOk)
 
     async def _alarm(self) -> str:
-        """The broker's text if it has a memory or disk alarm; else empty."""
+        """The broker's text if it has an alarm; otherwise empty."""
         self._send(commands.Channel.Open(), 1)
         await self._expect(commands.Channel.OpenOk)
-        # To a queue that does not exist. A user who may not publish is told of an alarm, too.
+        # To a queue that does not exist. The broker also reports an alarm to a user who may not publish.
         self._send(commands.Basic.Publish(exchange="", routing_key=f"stomp-gateway-check-{secrets.token_hex(8)}"), 1)
         self._write(frame.marshal(header.ContentHeader(0, 0, commands.Basic.Properties()), 1))
         self._send(commands.Channel.Close(200, "checked", 0, 0), 1)
@@ -335,7 +338,7 @@ class _Attempt:
         self._writer.write(data)
 
     async def _expect(self, *wanted: type[MethodT]) -> MethodT:
-        """The next frame, which must be a method of these types; connection.close fails the step."""
+        """Read the next frame, which must be one of these methods. connection.close fails the step."""
         while True:
             received = await self._read_frame()
             if isinstance(received, wanted):
@@ -360,7 +363,7 @@ class _Attempt:
 
 
 async def _abort(writer: asyncio.StreamWriter) -> None:
-    """Abort a connection and retrieve its error, because asyncio would print an error that is not retrieved."""
+    """Abort a connection, and retrieve its error, because asyncio would print it otherwise."""
     writer.transport.abort()
     with contextlib.suppress(OSError):  # TimeoutError included
         async with asyncio.timeout(_ABORT_TIMEOUT):

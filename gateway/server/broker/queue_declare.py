@@ -1,8 +1,8 @@
-"""Declaring queues on links that sessions share: exclusive queues, and queues that exist with other properties.
+"""Declaring queues on shared links: exclusive queues, and queues that exist with other properties.
 
-To AMQP an exclusive queue belongs to the connection that declared it, and here that connection serves many sessions. So
-the gateway keeps a list of the session that owns each queue, refuses the other sessions in the broker's own words, and
-deletes the queue when its session ends, as the broker would at the end of a connection.
+In AMQP an exclusive queue belongs to the connection that declared it, but a shared link serves many sessions. So the
+gateway records which session owns each queue, refuses other sessions in the broker's words, and deletes the queue when
+its session ends, as the broker does at the end of a connection.
 """
 
 from __future__ import annotations
@@ -26,49 +26,49 @@ from gateway.session.subscription import Subscription
 
 log = structlog.get_logger("gateway.session")
 
-# The names that the broker chooses begin with this; clients may not declare such a queue.
+# The prefix of names that the broker chooses. Clients may not declare such a queue.
 _CHOSEN_BY_BROKER: Final = "amq."
 
-# RabbitMQ 3.10 ends an auto-delete queue by itself: no message is rejected, and it costs less than a queue.delete.
-# 4.3.6 rejects messages then. No other release was tried.
+# On this release, the broker is left to delete an auto-delete queue: it rejects no messages meanwhile, and that costs
+# less than queue.delete. RabbitMQ 4.3.6 rejects messages. No other release was tried.
 _REJECTS_NOTHING: Final = (3, 10)
 
-# How many conflicts a gateway logs, and how many characters of the broker's text.
+# The most conflicts that a gateway logs, and the most characters of the broker's text.
 _MOST_CONFLICTS: Final = 1000
 _LONGEST_REASON: Final = 300
 
 
 Declare = Callable[[QueueSpec], Awaitable[str]]
-"""Sends queue.declare at the call; its answer is the queue's name."""
+"""Sends queue.declare. The answer is the queue's name."""
 
 
 class ExclusiveQueues:
     """The exclusive queues of one session, on any of its links, and the subscriptions that consume them.
 
-    ``user`` is told when such a link is lost, also if it has no channel there.
+    ``user``: the session's bridge. It is told about the loss of such a link even if it has no channel on it.
     """
 
     def __init__(self, user: LinkUser) -> None:
         self.user = user
         self._queues: dict[str, tuple[Link, QueueSpec]] = {}
         self._consumers: dict[Subscription, str] = {}
-        # Until the broker has answered a declaration, it cannot be asked about the queue.
+        # Declarations under way. The broker cannot be asked about these queues.
         self._declaring: dict[str, asyncio.Event] = {}
         self._is_closing = False
         self._deleted = asyncio.Event()
 
     def link_of(self, queue: str) -> Link | None:
-        """The link that owns a queue for the broker, if it is one of the session's."""
+        """The link that owns a queue for the broker, if the queue is one of the session's."""
         link, _ = self._queues.get(queue, (None, None))
         return link
 
     @property
     def has_queues(self) -> bool:
-        """Whether the session has any."""
+        """Whether the session has exclusive queues."""
         return bool(self._queues)
 
     def has_any(self, link: Link) -> bool:
-        """Whether a queue of the session lives and dies with a link."""
+        """Whether a link owns any queue of the session for the broker."""
         return any(owner is link for owner, _ in self._queues.values())
 
     async def check(self, queue: str, link: Link, vhost: str) -> None:
@@ -90,9 +90,9 @@ class ExclusiveQueues:
             owner.forget(queue)
 
     async def settled(self, queue: str) -> bool:
-        """Wait for a declaration or a deletion that is under way; whether there was one."""
+        """Wait for a declaration or deletion of a queue that is under way. Returns whether there was one."""
         if self._is_closing:
-            # Once a client can see that the owner is gone, the name must be free.
+            # When a client can know that the owner has ended, the name must be free.
             await self._deleted.wait()
             return True
         declared = self._declaring.get(queue)
@@ -101,10 +101,10 @@ class ExclusiveQueues:
         return declared is not None
 
     async def declare(self, queue: QueueSpec, link: Link, vhost: str, declare: Declare) -> str:
-        """Declare an exclusive queue; its name, which the broker chooses if ``queue`` has none.
+        """Declare an exclusive queue. Returns its name, which the broker chooses if ``queue`` has none.
 
-        The session takes the name before the broker is asked, because the broker sees one connection only.
-        ``declare`` sends the declaration on a channel of the link.
+        The session owns the name before the broker is asked, because the broker only knows the connection.
+        ``declare``: sends the declaration on a channel of the link.
 
         Raises:
             UpstreamError: it belongs to another session, or the broker refuses.
@@ -121,7 +121,7 @@ class ExclusiveQueues:
         try:
             return await declare(queue)
         except Exception:
-            # Not if it was cancelled: the broker may have the queue, and ``delete`` has to delete it.
+            # Not after a cancellation: the queue may exist, and ``delete`` must delete it.
             self.forget(queue.name)
             raise
         finally:
@@ -132,27 +132,27 @@ class ExclusiveQueues:
         link.exclusive_queues[name] = self
 
     def forget(self, queue: str) -> None:
-        """A queue is gone; it need not be the session's."""
+        """Forget a deleted queue. It need not be one of the session's."""
         link, _ = self._queues.pop(queue, (None, None))
         if link is not None and link.exclusive_queues.get(queue) is self:
             del link.exclusive_queues[queue]
 
     def link_lost(self, link: Link) -> list[QueueSpec]:
-        """A link is gone, and the queues that it owned for the broker; those that have a name may be declared again."""
+        """Forget the queues that a lost link owned. Returns those that can be declared again under their name."""
         lost = [(name, queue) for name, (owner, queue) in self._queues.items() if owner is link]
         for name, _ in lost:
             self.forget(name)
         return [queue for _, queue in lost if queue.name]
 
     def consumed(self, subscription: Subscription, queue: str) -> None:
-        """A subscription consumes a queue; it need not be the session's."""
+        """Note that a subscription consumes a queue. It need not be one of the session's."""
         if queue in self._queues:
             self._consumers[subscription] = queue
 
     def to_delete_with(self, subscription: Subscription) -> str:
-        """The queue of the session to delete because its last consumer ends now; no name if there is none.
+        """The session's auto-delete queue to delete because its last consumer is about to end; empty without one.
 
-        A broker of a release that rejects no messages meanwhile is left to end the queue.
+        It is also empty if the broker is left to delete the queue, see `_REJECTS_NOTHING`.
         """
         queue = self._consumers.get(subscription, "")
         link, spec = self._queues.get(queue, (None, None))
@@ -163,13 +163,13 @@ class ExclusiveQueues:
         return queue if self._is_closing or list(self._consumers.values()).count(queue) == 1 else ""
 
     def consumer_closed(self, subscription: Subscription) -> None:
-        """A subscription is over; with its last consumer the broker deletes an auto-delete queue."""
+        """Note that a subscription has ended. With its last consumer, an auto-delete queue is deleted."""
         queue = self._consumers.pop(subscription, None)
         if queue is not None and queue not in self._consumers.values():
             self._forget_if_auto_delete(queue)
 
     def consumer_cancelled(self, subscription: Subscription) -> None:
-        """The broker cancelled the consumer, because the queue is gone."""
+        """Note that the broker cancelled a consumer, because the queue is gone."""
         queue = self._consumers.pop(subscription, None)
         if queue is not None:
             self.forget(queue)
@@ -180,14 +180,14 @@ class ExclusiveQueues:
             self.forget(queue)
 
     def start_closing(self) -> None:
-        """The session is over: other sessions that want one of its queues wait for ``delete``.
+        """Note that the session has ended: other sessions that use one of its names now wait for ``delete``.
 
-        From here on the session itself must wait for no other session.
+        From now on, the session itself must not wait for other sessions.
         """
         self._is_closing = True
 
     async def delete(self) -> None:
-        """Delete all queues; the session's consumers are gone already."""
+        """Delete all queues. The session's consumers must have ended."""
         try:
             for queue in self._consumers.values():
                 self._forget_if_auto_delete(queue)
@@ -201,7 +201,7 @@ class ExclusiveQueues:
 
 
 async def _exists(queue: str, link: Link) -> bool:
-    """Ask the broker: a queue may be gone without notice, deleted or expired."""
+    """Ask the broker whether a queue exists, because it may be deleted or expired without notice."""
     refusal = await LinkChannel.refusal(link, lambda channel: channel.declare_passive(queue))
     return refusal is None or refusal.code != NOT_FOUND
 
@@ -209,8 +209,8 @@ async def _exists(queue: str, link: Link) -> bool:
 async def _delete(name: str, link: Link, queue: QueueSpec) -> None:
     """Delete a queue if it is still the session's.
 
-    The name may belong to another queue by now. So the queue is declared once more: the broker refuses if another
-    connection owns it, and a queue that this creates is deleted in the next moment.
+    The name may belong to another queue by now. So the queue is declared again: the broker refuses if another
+    connection owns it, and a queue that this creates is deleted at once.
     """
     try:
         async with LinkChannel.opened(link) as channel:
@@ -221,7 +221,7 @@ async def _delete(name: str, link: Link, queue: QueueSpec) -> None:
         pass
 
 
-# Queues that exist with other properties than a client asks for (`on_queue_conflict: use_existing`).
+# Queues that exist with other properties (`on_queue_conflict: use_existing`).
 
 
 async def declare_or_accept(
@@ -229,10 +229,10 @@ async def declare_or_accept(
 ) -> UpstreamError | None:
     """Declare a queue that has a name, or accept an existing one with other properties.
 
-    The broker closes the channel of a declaration that it refuses, so the declaration has a channel of its own.
+    ``declare`` gets a new channel, because the broker closes the channel of a declaration that it refuses.
 
     Returns:
-        How the existing queue differs, in the broker's words; None if it does not.
+        The broker's refusal, which says how the existing queue differs; None if it does not differ.
 
     Raises:
         UpstreamError: the broker refuses for another reason.
@@ -241,7 +241,7 @@ async def declare_or_accept(
         async with LinkChannel.opened(link) as channel:
             await declare(channel)
     except UpstreamError as refusal:
-        # The broker has the same code for an argument that no queue may have: then there is no queue.
+        # The code is the same for an invalid argument, but then the queue does not exist.
         if refusal.code != PRECONDITION_FAILED or not await _exists(queue.name, link):
             raise
         return refusal
@@ -249,13 +249,13 @@ async def declare_or_accept(
 
 
 class QueueConflictLog:
-    """Logs each accepted queue with other properties once, up to a limit."""
+    """Logs each existing queue with other properties once, up to a limit."""
 
     def __init__(self) -> None:
         self._logged: set[tuple[str, str]] = set()
 
     def write(self, virtual_host: str, queue: str, reason: str) -> None:
-        """Log a queue; ``reason`` is the broker's text."""
+        """Log a queue, unless it was logged before. ``reason``: the broker's text."""
         if len(self._logged) < _MOST_CONFLICTS and (virtual_host, queue) not in self._logged:
             self._logged.add((virtual_host, queue))
-            log.info("queue taken as it is", virtual_host=virtual_host, queue=queue, reason=reason[:_LONGEST_REASON])
+            log.info("existing queue used", virtual_host=virtual_host, queue=queue, reason=reason[:_LONGEST_REASON])

@@ -1,11 +1,13 @@
-"""Whether queues are there, deleted or away, asked once for all sessions of a login that want to know.
+"""Finds out whether queues exist, are deleted or away, once for all sessions of a login.
 
-A queue is away while its node is: the broker has not forgotten it, and nobody can use it. How RabbitMQ says so differs
-from release to release, but it can be told without reading texts. A passive declaration is refused with 404 if the
-queue does not exist; if the queue is away, it is refused with 404 (3.10), or not answered before the queue is back
-(4.3). What tells the two refusals apart is a declaration that is not passive and has an argument that no queue may
-have: it is refused with 404 only if the queue is away, and never makes a queue. While a node stops in good order, its
-queues are stopped before it is away. Then the argument differs from that of the queue, which a deleted one has not.
+A queue is away while its node is: the broker knows it, but nobody can use it. The gateway asks in two steps, because
+RabbitMQ's releases answer differently:
+
+1. A passive declaration. It is refused with 404 if the queue does not exist. If the queue is away, it is refused with
+   404 (3.10), or not answered until the queue is back (4.3).
+2. After a 404, a declaration with an invalid argument, which never creates a queue. It is refused with 404 only if the
+   queue is away. While a node is being stopped, its queues stop first: then the refusal says that the argument differs
+   from the queue's, which it does not say about a deleted queue.
 """
 
 from __future__ import annotations
@@ -21,19 +23,19 @@ from gateway.server.broker.link import Link
 from gateway.server.broker.redial import Backoff
 
 PROMPT: Final = 2.0
-"""A broker answers for a queue that is there within so many seconds, or the queue counts as away."""
+"""If the broker does not answer within this many seconds, a queue counts as away."""
 
-# How long a question outlives those who have asked it, in seconds.
+# How long a question lives after the last session has stopped waiting for it, in seconds.
 _LINGERS: Final = 2.0
 
-# RabbitMQ says this of an argument that differs from the queue's own.
+# RabbitMQ's words for an argument that differs from the queue's.
 _DIFFERS: Final = "inequivalent arg"
-# RabbitMQ 3.10 says this of a queue that is away, for users who may not declare it.
+# RabbitMQ 3.10's words for a queue that is away, if the user may not declare it.
 _NODE_IS_AWAY: Final = "is down or inaccessible"
 
 
 class QueueState(Enum):
-    """What a broker says of a queue."""
+    """The state of a queue on the broker."""
 
     THERE = "there"
     AWAY = "away"
@@ -41,7 +43,7 @@ class QueueState(Enum):
 
 
 class _Question:
-    """A queue that somebody asks for. ``first`` is what is known soon; ``settled`` ends when the queue is not away."""
+    """The question about one queue. ``first``: the state, known soon. ``settled``: done when the queue is not away."""
 
     __slots__ = ("first", "settled", "waiting")
 
@@ -57,13 +59,13 @@ class _Question:
         return first.done() and first.exception() is None and first.result() is QueueState.AWAY
 
     def learn(self, state: QueueState) -> None:
-        """The first answer, or none in time."""
+        """Set ``first``, unless it is set: to the first answer, or to AWAY without one in time."""
         if not self.first.done():
             self.first.set_result(state)
 
 
 class QueueWatch:
-    """The questions of one login. ``consuming_link`` and ``come_back`` are those of its `LoginLinks`."""
+    """The questions of one login. ``consuming_link`` and ``come_back``: see `LoginLinks`."""
 
     def __init__(self, consuming_link: Callable[[], Awaitable[Link]], come_back: Callable[[], Awaitable[None]]) -> None:
         self._consuming_link = consuming_link
@@ -76,20 +78,20 @@ class QueueWatch:
         return any(question.is_away for question in self._questions.values())
 
     def is_away(self, queue: str) -> bool:
-        """Whether somebody waits for a queue that is away. False means unknown."""
+        """Whether a queue is known to be away, because some session is waiting for it. False may mean unknown."""
         question = self._questions.get(queue)
         return question is not None and question.is_away
 
     async def state(self, queue: str) -> QueueState:
-        """Whether a queue is there, known within `PROMPT` seconds.
+        """The state of a queue, within `PROMPT` seconds.
 
         Raises:
-            UpstreamError: the broker does not tell, or refuses the login.
+            UpstreamError: the broker refuses the question or the login.
         """
         return await self._wait_for(queue, lambda question: question.first)
 
     async def settled(self, queue: str) -> QueueState:
-        """Wait until a queue is not away: it is there, or deleted. Raises what ``state`` raises."""
+        """Wait until a queue is no longer away. Returns THERE or DELETED. Raises as ``state`` does."""
         return await self._wait_for(queue, lambda question: question.settled)
 
     async def _wait_for(self, queue: str, answer: Callable[[_Question], asyncio.Future[QueueState]]) -> QueueState:
@@ -97,7 +99,7 @@ class QueueWatch:
         if question is None:
             question = self._questions[queue] = _Question()
             question.settled = asyncio.create_task(self._ask(queue, question), name="queue watch")
-            # It may be that nobody awaits this one.
+            # Retrieves the exception, because perhaps no session awaits this one.
             question.settled.add_done_callback(lambda task: task.cancelled() or task.exception())
         question.waiting += 1
         try:
@@ -105,7 +107,7 @@ class QueueWatch:
         finally:
             question.waiting -= 1
             if not question.waiting and not question.settled.done():
-                # Whoever learns that a queue is away waits for it a moment later.
+                # A session that learns that a queue is away will soon wait for it.
                 asyncio.get_running_loop().call_later(_LINGERS, self._end_if_alone, queue, question)
 
     def _end_if_alone(self, queue: str, question: _Question) -> None:
@@ -141,13 +143,13 @@ class QueueWatch:
 
 
 async def _state(link: Link, queue: str) -> QueueState:
-    """Ask the broker, and wait as long as it takes. A 404 that comes late is not that of a queue that was deleted."""
+    """Ask the broker, without a time limit. A late 404 means away: the one for a deleted queue comes at once."""
     asked_at = asyncio.get_running_loop().time()
     refusal = await LinkChannel.refusal(link, lambda channel: channel.declare_passive(queue))
     if refusal is None:
         return QueueState.THERE
     if refusal.code != NOT_FOUND:
-        # Exclusive to another connection, for example.
+        # For example, the queue is exclusive to another connection.
         return QueueState.THERE
     if asyncio.get_running_loop().time() - asked_at > PROMPT:
         return QueueState.AWAY

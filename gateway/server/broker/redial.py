@@ -1,6 +1,6 @@
-"""Dialling again after a loss: one dial at a time for all sessions of a login, with pauses that grow.
+"""Dialling again after a loss: one dial at a time for all sessions of a login, with a back-off.
 
-2,000 sessions that lose one link wait for one `Redial`. 2,000 logins have as many, and share `DialSlots`.
+2,000 sessions of one login that lose a link wait for one `Redial`. 2,000 logins have one each, and share `DialSlots`.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Final
 
 from gateway.server.broker.broker_errors import LinkDownError
 
-# How many slots there are, and how long a dial may have one, in seconds. One that takes longer goes on without.
+# The number of slots, and how long a dial may have one, in seconds. A longer dial continues without.
 _SLOTS: Final = 8
 _LONGEST_TURN: Final = 0.25
 
 
 class DialSlots:
-    """The slots that all logins of a gateway share."""
+    """Bounds the dials of all logins of a gateway. Virtual hosts take turns."""
 
     def __init__(self) -> None:
         self._free = _SLOTS
-        # Who waits, by virtual host; the first one of the first virtual host is next.
+        # The waiting dials by virtual host. The first one of the first virtual host is next.
         self._waiting: OrderedDict[str, OrderedDict[asyncio.Future[None], None]] = OrderedDict()
 
     @asynccontextmanager
     async def slot(self, virtual_host: str) -> AsyncIterator[None]:
-        """Wait for a slot, and have it for the block, but not for long."""
+        """Wait for a slot, and keep it for the block, but for a quarter of a second at most."""
         await self._take(virtual_host)
         with ExitStack() as stack:
             stack.callback(self._give_back)
@@ -63,7 +63,7 @@ class DialSlots:
             virtual_host, turns = self._waiting.popitem(last=False)
             turn, _ = turns.popitem(last=False)
             if turns:
-                # Behind the other virtual hosts.
+                # To the end: other virtual hosts come first.
                 self._waiting[virtual_host] = turns
             if not turn.done():
                 turn.set_result(None)
@@ -71,43 +71,43 @@ class DialSlots:
         self._free += 1
 
 
-# Seconds between two attempts: the first pause, and the longest. The jitter takes up to half of each away.
+# Seconds between two attempts: the first pause, and the longest. The jitter subtracts up to half.
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 3.0
 
-# After so many seconds without an attempt the pauses begin anew.
+# After this many seconds without an attempt, the pauses start again with the first.
 _FORGETS: Final = 5.0
 
-# How long a failed dial keeps its slot, in seconds: one that fails at once would not bound the dials.
+# How long a failed dial keeps its slot, in seconds. Otherwise dials that fail at once would not be bounded.
 _SLOT_PAUSE: Final = 0.02
 
 
 class Backoff:
-    """The pauses between attempts: each about twice as long as the one before."""
+    """The pauses between attempts, in seconds. Each is about twice as long as the one before."""
 
     def __init__(self) -> None:
         self._pause = _FIRST_PAUSE
         self._ended_at: float | None = None
 
     def begin(self, now: float) -> float:
-        """Begin a series of attempts; the pause before it: nothing, unless the last series ended a moment ago."""
+        """Begin a series of attempts. Returns the pause before it: 0, unless the last series ended a moment ago."""
         if self._ended_at is not None and now - self._ended_at < _FORGETS:
             return self.next()
         self._pause = _FIRST_PAUSE
         return 0.0
 
     def next(self) -> float:
-        """The next pause in seconds."""
+        """Return the next pause in seconds."""
         pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
         return pause * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
 
     def end(self, now: float) -> None:
-        """End the series, though it may have led to nothing."""
+        """Note the end of the series, successful or not. ``now`` is in seconds."""
         self._ended_at = now
 
 
 class Redial:
-    """Dials for one login to a virtual host until a broker answers. ``dial`` opens a link."""
+    """Dials for one login until a broker answers. ``dial``: opens a link."""
 
     def __init__(self, dial: Callable[[], Awaitable[None]], slots: DialSlots, virtual_host: str) -> None:
         self._dial = dial
@@ -118,10 +118,10 @@ class Redial:
         self._waiting = 0
 
     async def answered(self) -> None:
-        """Wait until a dial has succeeded that had not ended before.
+        """Wait until a dial succeeds. All callers share it.
 
         Raises:
-            UpstreamError: a broker answered, and refused.
+            UpstreamError: a broker refused.
         """
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._until_answered(), name="redial")
@@ -132,7 +132,7 @@ class Redial:
         finally:
             self._waiting -= 1
             if not self._waiting and not task.done():
-                # Nobody is left who wants the link. Who asks from now on begins another dial.
+                # No caller is left. A later one begins another dial.
                 task.cancel()
                 if self._task is task:
                     self._task = None

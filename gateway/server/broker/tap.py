@@ -1,7 +1,7 @@
-"""The tap: the socket of one AMQP connection, shared by the AMQP client library and the sessions' data.
+"""The tap: the protocol on the socket of one AMQP connection, between the socket and the AMQP library.
 
-The library connects, authenticates and sends heart-beats through a stream pair. The tap splits the broker's bytes first
-(``gateway.amqp.splitter``): what belongs to a channel goes to its session, everything else to the library.
+The library connects, logs in and sends heart-beats through a stream pair. The tap splits the broker's bytes first
+(``gateway.amqp.splitter``): frames of channels go to the sessions, and everything else to the library.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from gateway.server.paced_work import FULL_READ
 
 _HEARTBEAT: Final = b"\x08\0\0\0\0\0\0\xce"
 
-# While channels' frames flow, the library sees no frame and the broker sends no heart-beat, so after three heart-beat
-# intervals the library would take the connection for dead. The tap shows it a heart-beat this often, in seconds.
+# While frames of channels flow, the library sees no frame, and the broker sends no heart-beat. After three intervals,
+# the library would close the connection. So the tap feeds it a heart-beat this often, in seconds.
 _HEARTBEAT_INTERVAL: Final = 1.0
 
 
 class _TapCallbacks(Protocol):
-    """The link."""
+    """See `Link`."""
 
     splitter: Splitter
 
@@ -40,18 +40,18 @@ class _TapCallbacks(Protocol):
 
 
 class LinkWriter(asyncio.StreamWriter):
-    """The library's end for writing. It closes a link as a whole, as with TLS.
+    """The library's writing end of the stream pair. It closes the socket in one step, as with TLS.
 
-    The library would end its half first, and only then close. A session that writes in between would get an error.
+    Otherwise the library would first end its half. A session that writes after that would get an error.
     """
 
     def can_write_eof(self) -> bool:
-        """Never."""
+        """Always false."""
         return False
 
 
 class Tap(asyncio.StreamReaderProtocol):
-    """The protocol of an AMQP connection's socket; ``reader`` is the library's end of the stream."""
+    """The protocol of an AMQP connection's socket. ``reader``: the library's reading end of the stream pair."""
 
     transport: asyncio.Transport
 
@@ -61,11 +61,11 @@ class Tap(asyncio.StreamReaderProtocol):
         self._clock = loop.time
         self._heartbeat_at = loop.time()
         self._has_ended = False
-        # Why nothing is read.
+        # The reasons not to read.
         self._pauses: set[str] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is open."""
+        """Start the stream pair."""
         super().connection_made(transport)
         self.transport = cast(asyncio.Transport, transport)
 
@@ -77,7 +77,7 @@ class Tap(asyncio.StreamReaderProtocol):
         try:
             control_frames = splitter.receive(data)
         except CodecError as error:
-            # The bytes are not AMQP. The library sees a closed connection, and sessions get their ERROR.
+            # The bytes are not AMQP. For the library the connection is closed, and sessions get an ERROR.
             callbacks.bad_amqp(error)
             self.transport.abort()
             return
@@ -90,7 +90,7 @@ class Tap(asyncio.StreamReaderProtocol):
             self._heartbeat_at = now
             self.feed_heartbeat()
         if len(data) >= FULL_READ and self.transport.is_reading():
-            # Others are read before the rest.
+            # Other sockets are read before the rest.
             self.transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._read_on)
 
@@ -99,36 +99,36 @@ class Tap(asyncio.StreamReaderProtocol):
             self.transport.resume_reading()
 
     def pause_reading(self, reason: str) -> None:
-        """Read nothing from the broker."""
+        """Stop reading, for this reason."""
         self._pauses.add(reason)
         if self.transport.is_reading():
             self.transport.pause_reading()
 
     def resume_reading(self, reason: str) -> None:
-        """Read from the broker again, unless there is another reason not to."""
+        """End a reason not to read. Reading resumes when none is left."""
         self._pauses.discard(reason)
         self._read_on()
 
     def feed_heartbeat(self) -> None:
-        """Show the library a heart-beat."""
+        """Feed the library a heart-beat."""
         super().data_received(_HEARTBEAT)
 
     def pause_writing(self) -> None:
-        """The transport's buffer is above its high-water mark."""
+        """Hold clients: the transport's buffer is above its high-water mark."""
         super().pause_writing()
         self._callbacks.set_paused(True)
 
     def resume_writing(self) -> None:
-        """The transport's buffer is below its low-water mark again."""
+        """Release clients: the transport's buffer is below its low-water mark again."""
         super().resume_writing()
         self._callbacks.set_paused(False)
 
     def eof_received(self) -> bool | None:
-        """The broker sends no more."""
+        """Note that the broker has ended its half."""
         self._has_ended = True
         return super().eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is closed, by whichever side."""
+        """Note that the socket is closed, by either side."""
         super().connection_lost(exc)
         self._callbacks.connection_lost(exc, by_broker=self._has_ended)

@@ -1,1 +1,1 @@
-"""One connected client: its socket, its session, its timers, its limits, and its bridge to the broker."""
+"""A connected client: its socket, session, timers, limits, and the bridge to the broker."""

@@ -1,14 +1,13 @@
-"""The bridge of one session: carries out its operations on channels, and carries bytes both ways.
+"""The bridge of one session: carries out its operations on channels, and moves bytes to and from channels.
 
-Each operation runs as a task, except a login that the broker need not be asked about; bytes never wait. The broker's
-actions on the session's channels become events of the session here. How each is done stands in the files of its
-parts::
+Each operation runs as a task, except a login that is in the login cache. Bytes never wait. What the broker does on the
+session's channels becomes an event of the session. The parts do the work::
 
     Bridge ── BridgeParts ─┬─ PublishingChannel   the channel for publishing
                            ├─ ConsumingChannels   one for each subscription, and one for declarations ── PausableLink
                            ├─ SessionQueues       declares ── ExclusiveQueues
                            ├─ Consumers           SUBSCRIBE, UNSUBSCRIBE
-                           ├─ LostConsumers       their queue is deleted, or its node is away
+                           ├─ LostConsumers       consumers whose queue is deleted or away
                            ├─ LeavingLinks        links that drain
                            └─ Recovery            the loss of a link ── Restorer
 """
@@ -40,14 +39,14 @@ from gateway.session.context import State
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 
-# Seconds after a change of the brokers in which an exchange that is not found may belong to one that still starts, and
-# after its first refusal a stream that has no replica on the node.
+# For this many seconds after links were lost or opened, a missing exchange may belong to a node that is still starting.
+# For as long after the first refusal, a stream without a replica on the node may still get one.
 _STARTS_WITHIN: Final = 10.0
 
-# How long the end of a session waits for operations under way, in seconds: for a queue that is away there is no answer.
+# How long the end of a session waits for operations under way, in seconds. If a queue is away, no answer comes.
 _LAST_ANSWERS: Final = 10.0
 
-# RabbitMQ says this while the replica starts, because the stream's leader has moved, and also if there never is one.
+# RabbitMQ says this while a replica is starting because the stream's leader has moved, and also if there is none.
 _NO_REPLICA: Final = "replica on the local node"
 
 
@@ -66,7 +65,12 @@ class _BridgeCallbacks(Protocol):
 
 
 class Bridge:
-    """Connects one session to the broker; ``client`` names it in the broker's list of connections."""
+    """Connects one session to the broker.
+
+    Args:
+        client: the session's name in the broker's list of connections.
+        spawn: starts a task and keeps a reference to it.
+    """
 
     def __init__(
         self,
@@ -79,25 +83,25 @@ class Bridge:
     ) -> None:
         self._session = session
         self._callbacks = callbacks
-        # A link calls the connection itself, once per read: the bridge has no part in that.
+        # A link calls the client's connection directly, once per read.
         self.flush_batch = callbacks.flush_batch
         self._pool = pool
         self._login = login
         self._client = client
         self._spawn = spawn
-        # The operations under way, and other work. Dictionaries, since an empty set takes three times their memory.
+        # The tasks of operations, and of other work. Dictionaries, since an empty set takes three times the memory.
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._background: dict[asyncio.Task[None], None] = {}
         self._is_released = self._is_forgotten = False
-        # Since when the broker refuses a stream because it has no replica.
+        # The time since when the broker refuses a stream because it has no replica.
         self._no_replica_since: float | None = None
-        # None until the session needs a channel, or has to remember something for that.
+        # Created when the session first needs a channel.
         self._parts: BridgeParts | None = None
-        session.context.is_unsettled = pool.is_unsettled
+        session.context.brokers_changed = pool.brokers_changed
 
     @property
     def parts(self) -> BridgeParts:
-        """What works on channels."""
+        """The parts, created at the first use."""
         parts = self._parts
         if parts is None:
             background = self._do_in_background
@@ -108,14 +112,14 @@ class Bridge:
     # Bytes.
 
     def flush(self) -> bool:
-        """Send the session's publishes and settlements, and start its operations. HOT: once per batch.
+        """Write the session's publishes and settlements, and start its operations. HOT: once per batch.
 
-        Whether an operation is done already, so that the session may go on.
+        Returns whether an operation is already done, so that the session can continue.
         """
         session, parts = self._session, self._parts
         if parts is not None:
             parts.publishing.flush()
-            # All taken before the first write: only the publishing link leads back here when it is full.
+            # All are taken before the first write, because a full publishing link calls this function again.
             for subscription, settlements in session.subscriptions.take_settlements():
                 channel = parts.channels.get(subscription)
                 if channel is not None:
@@ -143,10 +147,10 @@ class Bridge:
                 self._answer(operation, prepared)
                 return True
         elif not isinstance(operation, ops.CloseUpstream):
-            # Here, since the session may be over before the task begins.
+            # Created now, since the session may end before the task begins.
             _ = self.parts
         elif self._parts is not None:
-            # Perhaps it replaces a recovery.
+            # The operation may replace a recovery.
             self._parts.recovery.stop()
         task = self._spawn(self._carry_out(operation, tuple(self._tasks)), name=f"stomp-operation {self._client}")
         self._tasks[task] = None
@@ -155,43 +159,42 @@ class Bridge:
 
     @property
     def has_parts(self) -> bool:
-        """Whether the session has needed a channel."""
+        """Whether the session has needed a channel so far."""
         return self._parts is not None
 
     def advance(self) -> None:
-        """The session may go on."""
+        """Let the session continue."""
         if not self._is_forgotten:
             self._callbacks.advance()
 
     # The client.
 
     def client_writable(self, writable: bool) -> None:
-        """Whether the client takes bytes."""
+        """Note whether the client reads as fast as messages arrive."""
         if self._parts is not None or not writable:
             self.parts.channels.client_writable(writable)
 
     def client_gone(self) -> None:
-        """Drop deliveries from now on, so that the broker's answers do not wait behind them."""
+        """Drop deliveries from now on, so that the broker's answers do not wait for them."""
         self.parts.channels.client_gone()
 
     def drop_deliveries(self) -> None:
-        """Far too much waits for the client: until it is writable, keep only the delivery tags of further messages."""
+        """Drop further messages for requeue until the client is writable again, because too many bytes wait for it."""
         self.parts.channels.drop_deliveries()
 
     def time_passed(self) -> None:
-        """Called about once a second."""
+        """Do periodic work. Call it about once a second."""
         if self._parts is not None:
             self._parts.channels.pausable.time_passed()
             self._parts.publishing.time_passed()
 
     def must_wait(self, operation: ops.Operation | None) -> bool:
-        """Whether an operation, or a confirm (None), may wait as it does, because of the broker, client or gateway."""
+        """Whether there is a good reason that the answer to an operation, or a confirm (None), takes long."""
         if operation is None or isinstance(operation, ops.PreparePublisher):
-            # During an alarm the broker does not read a link that publishes. What a full write buffer holds back it has
-            # not seen.
+            # During an alarm the broker does not read links that publish. Nor has it read what fills a write buffer.
             return any(link.blocked or (operation is None and link.paused) for link in self._login.links.all)
-        # The gateway keeps the refusal of a token back, or on a paused link the broker's answer waits behind messages
-        # that the client does not take.
+        # The gateway delays the refusal of a token. On a paused link, the answer follows messages that wait for the
+        # client.
         is_slow = not self._session.context.client_writable
         return isinstance(operation, ops.RenewToken) and (self._login.is_kept_back or is_slow)
 
@@ -224,7 +227,7 @@ class Bridge:
                 return await self.parts.recovery.run(operation, self._session.settings.upstream.ride_through)
             return await self._perform(operation)
         except LinkDownError as down:
-            # It lives as long as its link, and its traceback would keep the session.
+            # The link keeps the exception, whose traceback would keep the session in memory.
             down.__traceback__ = None
             return ops.OperationInterrupted(down.code, down.text)
         except UpstreamError as refusal:
@@ -237,7 +240,7 @@ class Bridge:
             return ops.OperationInterrupted(CONNECTION_FORCED, "CONNECTION_FORCED - the broker did not answer")
 
     def _may_get_replica(self, refusal: UpstreamError) -> bool:
-        """Whether a stream that is refused for the lack of a replica is refused since a few seconds only."""
+        """Whether the refusal says that a stream has no replica, and has done so only for a few seconds."""
         is_lack = refusal.code == PRECONDITION_FAILED and refusal.method == CONSUME and _NO_REPLICA in refusal.text
         if not is_lack:
             self._no_replica_since = None
@@ -247,9 +250,9 @@ class Bridge:
         return now - since < _STARTS_WITHIN
 
     async def _may_pass(self, operation: ops.Operation, refusal: UpstreamError) -> bool:
-        """Whether what was not found belongs to a node that is away, or that still starts.
+        """Whether the broker did not find something because a node is away or still starting.
 
-        A declaration makes a queue that does not exist, so 404 can only mean that.
+        A declaration never fails because a queue does not exist. If it gets 404, the queue is away.
         """
         is_asked = isinstance(operation, ops.Subscribe | ops.PreparePublisher)
         if not is_asked or refusal.method == PUBLISH or not self._session.settings.upstream.ride_through:
@@ -257,7 +260,7 @@ class Bridge:
         state = QueueState.AWAY if refusal.method == QUEUE_DECLARE else QueueState.DELETED
         is_starting = refusal.method == QUEUE_BIND
         if refusal.method == CONSUME and isinstance(operation, ops.Subscribe):
-            # It was declared just now, and went with those of a lost node, which RabbitMQ deletes by name.
+            # If this SUBSCRIBE declared the queue, RabbitMQ has deleted it as one of a lost node, by its name.
             is_starting = operation.queue is not None
             try:
                 state = await self._login.links.queue_watch.state(operation.queue_name)
@@ -267,24 +270,24 @@ class Bridge:
             self._note_away(refusal)
         if state is not QueueState.DELETED:
             return True
-        return is_starting and self._pool.is_unsettled(self._session.settings, _STARTS_WITHIN)
+        return is_starting and self._pool.brokers_changed(self._session.settings, _STARTS_WITHIN)
 
     def _note_away(self, refusal: UpstreamError) -> None:
         self._pool.queue_away(self._session.settings)
         self.parts.context.log_wait(refusal.text)
 
     async def _find(self, operation: ops.FindQueues) -> ops.QueuesFound:
-        """See whether the broker rejects messages because their queue is away, or was deleted."""
+        """Find out whether the broker rejects messages because their queue is away or deleted."""
         watch = self._login.links.queue_watch
         states = await asyncio.gather(*map(watch.state, operation.queues), return_exceptions=True)
         is_any_away = QueueState.AWAY in states
         if is_any_away:
             self._pool.queue_away(self._session.settings)
-        # One that was deleted is declared again.
+        # The session declares deleted queues again.
         return ops.QueuesFound(is_any_away or QueueState.DELETED in states)
 
     async def _perform(self, operation: ops.Operation) -> ops.Event:
-        """Carry out what is answered once."""
+        """Carry out an operation. Returns the answer."""
         parts = self._parts
         if isinstance(operation, ops.Login):
             return await self._login.log_in(operation)
@@ -303,14 +306,14 @@ class Bridge:
             case ops.FindQueues():
                 event = await self._find(operation)
             case _:
-                await parts.close_channels(counts=self._session.is_left_by_client)
+                await parts.close_channels(counts=self._session.is_ended_by_client)
                 event = ops.UpstreamClosed()
         return event
 
     async def _renew_token(self, operation: ops.RenewToken) -> ops.Event:
-        """Try a token on a new connection first.
+        """Try a token on a new connection, and then use it on the session's links.
 
-        On a link the broker accepts an expired token without an error, and closes the link if it refuses a token.
+        On a link, the broker accepts an expired token without an error, and closes the link if it refuses a token.
         """
         try:
             token = operation.token.decode()
@@ -335,7 +338,7 @@ class Bridge:
         return ops.TokenRenewed()
 
     def _do_in_background(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Do work of the session that is no operation; a fault in it ends the session."""
+        """Run work of the session that is not an operation. A fault in it ends the session."""
         task = self._spawn(self._guarded(work), name=f"stomp-{name} {self._client}")
         self._background[task] = None
         task.add_done_callback(self._background.pop)
@@ -350,28 +353,28 @@ class Bridge:
     # Events of the broker.
 
     def handle(self, event: ops.Event) -> None:
-        """Something happened at the broker that the session has not asked for."""
+        """Tell the session about an event that is not an answer."""
         self._session.handle(event)
         self._callbacks.advance()
 
     def channel_closed(self, refusal: UpstreamError, *, publishing: bool) -> None:
-        """The broker closed a channel without being asked, perhaps because it refused to declare a message's queue."""
+        """Tell the session that the broker closed a channel, perhaps by refusing to declare a message's queue."""
         if self._is_forgotten:
             return
         of_declaration = publishing and refusal.method == QUEUE_DECLARE
         is_away = of_declaration and refusal.code == NOT_FOUND
         if is_away:
-            # A declaration makes a queue that does not exist.
+            # See `_may_pass`: the queue is away.
             self._note_away(refusal)
         self.handle(ops.ChannelClosed(refusal.code, refusal.text, publishing, of_declaration, is_away))
 
     @property
     def subscriptions(self) -> Collection[Subscription]:
-        """What the session consumes, or is about to consume again."""
+        """The session's subscriptions, including lost ones that will be restored."""
         return () if self._is_forgotten else self._session.subscriptions.all
 
     def revoke(self, text: str, subscription: Subscription | None = None) -> None:
-        """The broker would refuse the login now, or a subscription to this; ``text`` says how. What is refused ends."""
+        """End a subscription that the broker refuses on a recheck; without one, the session. ``text``: its words."""
         if self._is_forgotten:
             return
         if subscription is not None and self._session.subscriptions.is_current(subscription):
@@ -382,17 +385,17 @@ class Bridge:
         await self.parts.consumers.end(ops.Unsubscribe(subscription, None))
 
     def failed(self, error: Exception) -> None:
-        """A fault of the gateway in what the link has called of this session."""
+        """End the session because of a fault of the gateway in a call from its link."""
         if not self._is_forgotten:
             self._callbacks.failed(error)
 
     def link_lost(self, link: Link) -> None:
-        """A link of the session is closed, and all the session's channels on it. Those on other links live on."""
+        """Note that a link is closed, with the session's channels on it."""
         if link.closed is not None and not self._is_forgotten:
             self.lose(link, link.closed)
 
     def lose(self, link: Link, reason: UpstreamError) -> None:
-        """The session's channels on a link are gone."""
+        """Give up the session's channels on a link, and tell the session that the link is lost."""
         parts = self.parts
         lost = parts.channels.lose(link)
         for subscription in lost:
@@ -410,26 +413,26 @@ class Bridge:
         self.handle(ops.LinkLost(reason.code, reason.text, lost, publishing))
 
     async def leave(self, link: Link) -> None:
-        """A link drains. Asked again and again."""
+        """Leave a link that drains, if possible. The link asks repeatedly."""
         if not self._is_forgotten:
             await self._guarded(self.parts.leaving.leave(link))
 
     def link_changed(self, link: Link) -> None:
-        """The broker's alarm began or ended, or the link's write buffer is full or has room again."""
+        """Note that the broker raised or ended an alarm, or that a link's write buffer is full or has room again."""
         if self.parts.publishing.follow(link):
             self._callbacks.advance()
 
     def window_full(self) -> None:
-        """Too much is on its way over the publishing link: others have their turn."""
+        """Hold the session, because the publish window is full."""
         self.parts.publishing.window_full()
 
     def keep_to_window(self) -> None:
-        """The session is about to send much: it waits while too much is on its way over the publishing link."""
+        """Hold the session, which is about to send much, if the publish window is full."""
         if self._parts is not None:
             self._parts.publishing.keep_to_window()
 
     def window_open(self) -> None:
-        """There is room again, and it is this session's turn."""
+        """Release the session: the publish window has room, and it is this session's turn."""
         link = self.parts.publishing.window_open()
         if link is not None:
             self.link_changed(link)
@@ -437,7 +440,7 @@ class Bridge:
     # The end.
 
     def release(self) -> None:
-        """The session is over: close its channels and give its links back, in the background."""
+        """Close the channels of a session that has ended, and give its links back, in the background."""
         if self._is_released:
             return
         self._is_released, parts = True, self._parts
@@ -445,12 +448,12 @@ class Bridge:
             parts.channels.is_released = True
         is_idle = not (self._tasks or self._background or (parts is not None and parts.use_links))
         if not is_idle:
-            # First of all, so that no fault keeps the links for ever. The task begins after this function.
+            # Started first, so that no fault below keeps the links forever. The task begins after this function.
             _ = self._spawn(self._release(), name=f"stomp-release {self._client}")
         try:
             if parts is not None:
                 parts.publishing.write_rest()
-            # At once: the client may connect again before its channels are closed.
+            # At once, since the client may connect again before its channels are closed.
             self._login.close()
             if parts is not None:
                 parts.give_up()
@@ -470,7 +473,7 @@ class Bridge:
         parts = self._parts
         try:
             if parts is not None:
-                await parts.close_channels(counts=self._session.is_left_by_client)
+                await parts.close_channels(counts=self._session.is_ended_by_client)
         except UpstreamError:
             pass
         finally:
@@ -482,9 +485,9 @@ class Bridge:
             self._forget()
 
     def _forget(self) -> None:
-        """Keep nothing: the parts refer back to this, and Python frees such circles only when it searches all objects.
+        """Break reference cycles: the parts refer to this object, and garbage collection blocks the event loop.
 
-        That stops the event loop. A link may still call what it had on its list, or flush this for a late frame.
+        A link that has this object on a list may still call it, or flush it for a late frame.
         """
         vars(self).clear()
         self._is_forgotten = True
@@ -492,4 +495,4 @@ class Bridge:
 
 
 def _nothing() -> None:
-    """What a link calls for a session that is over."""
+    """Called by links for a session that has ended."""

@@ -1,4 +1,4 @@
-"""What all parts of one session's bridge share."""
+"""The objects that the parts of one session's bridge share."""
 
 from __future__ import annotations
 
@@ -19,32 +19,31 @@ from gateway.session.session import Session
 
 log = structlog.get_logger("gateway.session")
 
-# Characters of the broker's text, which may hold names that a client has chosen.
+# The most characters of the broker's text in the log. It may contain names that a client has chosen.
 _LONGEST_TEXT: Final = 300
 
 
 class BridgeOwner(LinkUser, Protocol):
-    """The bridge: it uses the links, and tells the session what happens on a channel."""
+    """The bridge, as its parts see it."""
 
     def advance(self) -> None:
-        """The session may go on."""
+        """See `Bridge`."""
 
     def handle(self, event: ops.Event) -> None:
-        """Something happened at the broker."""
+        """See `Bridge`."""
 
     def channel_closed(self, refusal: UpstreamError, *, publishing: bool) -> None:
-        """The broker closed a channel without being asked."""
+        """See `Bridge`."""
 
     def lose(self, link: Link, reason: UpstreamError) -> None:
-        """The session's channels on a link are gone."""
+        """See `Bridge`."""
 
 
 @dataclass(slots=True)
 class BridgeContext:
-    """The session, its bridge, and how it uses the broker.
+    """The session, its bridge, and what they need of the broker.
 
-    ``client`` names the session in the broker's list of connections. ``spawn`` starts work of the session that is no
-    operation.
+    ``client``: the session's name in the broker's list of connections. ``spawn``: starts work that is not an operation.
     """
 
     session: Session
@@ -53,7 +52,7 @@ class BridgeContext:
     pool: LinkPool
     client: str
     spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
-    # What the log says already of this recovery.
+    # The reason that is already logged for this recovery.
     _said: str = field(default="", init=False)
 
     @property
@@ -63,21 +62,21 @@ class BridgeContext:
 
     @property
     def ride_through(self) -> float:
-        """For how many seconds the session waits for what is lost."""
+        """The time for a recovery in seconds; 0 if the session does not outlive a link."""
         return self.session.settings.upstream.ride_through
 
     def note_away(self) -> None:
-        """A node of the broker is away, and a queue with it."""
+        """Note that a node of the broker is away, and a queue with it."""
         self.pool.queue_away(self.session.settings)
 
     def recovery_begins(self) -> None:
-        """Log the reasons to wait once more."""
+        """Let ``log_wait`` log each reason again."""
         self._said = ""
 
     def log_wait(self, reason: str) -> None:
-        """Log that the broker refuses for a while what is to come back: once for each reason in a recovery.
+        """Log once per recovery and reason that the session waits because the broker refuses something.
 
-        Many sessions may wait for the same, so the limit is that of their virtual host.
+        Many sessions may wait for the same reason, so the log limit of their virtual host applies.
         """
         links = self.links
         name = links.virtual_host.name

@@ -1,6 +1,6 @@
-"""The parts of one session's bridge that work on channels, made when the session first needs a channel.
+"""The parts of one session's bridge. They are created when the session first needs a channel.
 
-Many sessions connect, do nothing for long, and go. Without the parts such a session costs less memory and less time.
+Many sessions only connect and stay idle, and so take less memory and time.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ class BridgeParts:
 
     @property
     def use_links(self) -> bool:
-        """Whether the session has anything on its links."""
+        """Whether the session has channels or work on its links."""
         return self.publishing.is_open or self.channels.has_any or self.queues.exclusive.has_queues
 
     def give_up(self) -> None:
-        """The session is over: nothing waits any more."""
+        """End all waiting, at the end of the session."""
         self.recovery.stop()
         self.lost.give_up()
         self.publishing.give_up()
         self.leaving.give_up()
 
     async def close_channels(self, *, counts: bool) -> None:
-        """Close all channels in order. When this returns, the broker has handled all publishes.
+        """Close all channels. Afterwards the broker has handled all publishes.
 
-        ``counts`` is as for `ConsumingChannels.close`.
+        ``counts``: see `ConsumingChannels.close`.
 
         Raises:
-            UpstreamError: the link or the channel is lost, and perhaps publishes too.
+            UpstreamError: the link or the channel is lost, and perhaps also publishes.
         """
         self.queues.exclusive.start_closing()
         publishing = self.publishing.take()
         if publishing is not None:
-            # Its answer may come meanwhile.
+            # Awaited below, while the other channels close.
             _ = publishing.start_closing()
         try:
             await self.channels.close_all(self.queues.exclusive.to_delete_with, counts=counts)
         finally:
             await self.queues.exclusive.delete()
-        # Last, because during an alarm the broker does not answer here.
+        # Last, because during an alarm the broker does not answer on this link.
         await self.publishing.close(publishing)

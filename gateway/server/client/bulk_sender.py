@@ -1,4 +1,4 @@
-"""When a session sends so much that others should not share a link with it, and when it does not any more."""
+"""Decides when a session sends so much that it should move to a bulk link, and when it should move back."""
 
 from __future__ import annotations
 
@@ -6,35 +6,36 @@ from typing import Final
 
 from gateway.session.traffic import SessionTraffic
 
-# A session sends much if it was held for the publish window for so long, in seconds, without a pause of a second, and
-# has published so many messages, or bytes of bodies, before it is held again. Who waits for others has sent less.
+# A session sends much if the publish window held it for _HELD seconds in total, without a pause of _PAUSE seconds, and
+# if it published this many messages or bytes of bodies before the window holds it again. A session that only waits
+# because of others has sent less.
 _HELD: Final = 0.05
 _PAUSE: Final = 1.0
 _MANY: Final = 100
 _MANY_BYTES: Final = 256 << 10
 
-# Seconds from one move, or attempt, to the next one.
+# The least seconds between two attempts to move.
 _BETWEEN: Final = 5.0
 
-# It sends little if it was not held, and has published fewer messages and bytes, in each of so many seconds. A broker
-# reads these in a twentieth of a second.
+# It sends little if for _CALM seconds it was not held, and published less than this in each second. A broker reads
+# that much in a twentieth of a second.
 _FEW: Final = 1000
 _FEW_BYTES: Final = 4 << 20
 _CALM: Final = 5
 
 
 class BulkSender:
-    """Watches one session that has filled a publish window. Times are in seconds, on any clock."""
+    """Measures one session that has filled a publish window. Times are in seconds, on a monotonic clock."""
 
     __slots__ = ("_calm", "_held", "_held_at", "_is_held", "_moved_at", "_open_at", "_published", "_traffic")
 
     def __init__(self, traffic: SessionTraffic) -> None:
         self._traffic = traffic
-        # Since when it is held, since when it is not, and for how long it was held without a pause.
+        # When it was last held and released, when it last moved, and the seconds that it was held without a pause.
         self._held_at = self._open_at = self._moved_at = float("-inf")
         self._held = 0.0
         self._is_held = False
-        # Messages and bytes when this was looked at last; and for how many looks it has sent little.
+        # The sums at the last call of _published_since, and the number of seconds with little traffic.
         self._published = self._total()
         self._calm = 0
 
@@ -43,12 +44,12 @@ class BulkSender:
         return sum(each.published for each in sends), sum(each.published_bytes for each in sends)
 
     def _published_since(self) -> tuple[int, int]:
-        """Messages and bytes since the last look."""
+        """Messages and bytes since the last call."""
         (messages, size), self._published = self._published, self._total()
         return self._published[0] - messages, self._published[1] - size
 
     def window_full(self, now: float) -> bool:
-        """It is held; whether it sends so much that it should move to a bulk link now."""
+        """Note that the session is held on a shared link. Returns whether it should move to a bulk link now."""
         self._held_at = now
         self._is_held = True
         if now - self._open_at > _PAUSE:
@@ -61,18 +62,18 @@ class BulkSender:
         return True
 
     def window_full_again(self) -> None:
-        """It is held on a bulk link."""
+        """Note that the session is held on a bulk link."""
         self._calm = 0
 
     def window_open(self, now: float) -> None:
-        """It is not held any more, if it was since the last look."""
+        """Note that the session is released."""
         if self._is_held:
             self._is_held = False
             self._held += now - self._held_at
             self._open_at = now
 
     def is_calm(self) -> bool:
-        """Whether it has sent little for a while. Called about once a second while it uses a bulk link."""
+        """Whether it has sent little for a while. Call it about once a second while it uses a bulk link."""
         messages, size = self._published_since()
         self._calm = self._calm + 1 if messages < _FEW and size < _FEW_BYTES else 0
         return self._calm >= _CALM

@@ -1,4 +1,4 @@
-"""Deadlines of a client, for its login, its messages and signs of life; and those of the broker."""
+"""Deadlines of a client for its login, for reading its messages and for heart-beats, and those of the broker."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ _FOR_CONFIRMS: Final = frozenset((Hold.COMMIT, Hold.CONFIRM_WINDOW))
 
 
 class OperationDeadline:
-    """Looks at one session about once a second, so that an operation needs no timer of its own.
+    """The broker's deadline, ``upstream.operation_timeout``. It is checked about once a second, without timers.
 
-    An operation has ``upstream.operation_timeout``. The end of a session (DRAINING) has it once for all that it waits
-    for. So has the oldest message of those whose confirms hold a session, because RabbitMQ may never confirm what it
-    took for a stream whose leader went; or of those that stand behind a method without an answer. ``must_wait``
-    says whether an operation, or a confirm (None), may take longer.
+    It applies
+
+    * to an operation;
+    * to the end of a session (DRAINING) as a whole;
+    * to the oldest unconfirmed message, if confirms hold the session, or if an earlier method is unanswered: RabbitMQ
+      may never confirm a message for a stream whose leader was lost.
+
+    ``must_wait``: see `Bridge.must_wait`.
     """
 
     __slots__ = ("_must_wait", "_seen", "_session", "_since")
@@ -43,7 +47,7 @@ class OperationDeadline:
         is_draining, operation = session.state is State.DRAINING, session.operation
         waits_for: object = State.DRAINING if is_draining else operation or _awaited_confirm(session)
         if isinstance(operation, ops.Recover):
-            # It has a deadline of its own, and what waited before it waits anew afterwards.
+            # A recovery has its own deadline. The time for everything else starts again after it.
             self._seen = None
             return None
         if waits_for is not self._seen or (waits_for and not is_draining and self._must_wait(operation)):
@@ -52,7 +56,7 @@ class OperationDeadline:
         upstream = session.settings.upstream
         timeout = upstream.operation_timeout
         if not is_draining and (operation is None or _concerns_lasting_queue(operation)):
-            # RabbitMQ does not answer for a queue whose node is away, or that has no leader, before the node is back.
+            # If a queue has no leader or its node is away, RabbitMQ does not answer until that has changed.
             timeout = max(timeout, upstream.ride_through)
         if waits_for is None or now - self._since <= timeout:
             return None
@@ -62,24 +66,23 @@ class OperationDeadline:
 
 
 def _awaited_confirm(session: Session) -> object:
-    """The oldest unconfirmed message, if it is waited for, or stands behind a method without an answer; else None."""
+    """The oldest unconfirmed message, if confirms hold the session or a method is unanswered; otherwise None."""
     if session.holds.isdisjoint(_FOR_CONFIRMS):
         return next(iter(session.confirms.messages), session) if session.unanswered else None
     return next(iter(session.confirms.messages), None)
 
 
 def _concerns_lasting_queue(operation: ops.Operation) -> bool:
-    """Whether the broker is asked for a queue that may be on another node, and stays when that goes."""
+    """Whether the operation uses a queue that may be on another node, and survives the loss of that node."""
     if isinstance(operation, ops.Subscribe):
         return operation.queue is None or operation.queue.durable
     return isinstance(operation, ops.PreparePublisher) and operation.queue is not None
 
 
 class ClientDeadlines:
-    """Looks at one client about once a second, so that its deadlines need no timers of their own.
+    """All deadlines of one client, checked about once a second, without timers.
 
-    ``accepted_at`` is when the client connected. ``must_wait`` says whether an operation, or a confirm (None), may
-    take as long as it wants.
+    ``accepted_at``: when the client connected, in seconds. ``must_wait``: see `Bridge.must_wait`.
     """
 
     __slots__ = ("_accepted_at", "_listener", "_operation", "_output", "_session")
@@ -128,25 +131,25 @@ class _HeartbeatCallbacks(FaultOwner, Protocol):
 
 
 class HeartbeatTimer:
-    """Lets the client's connection send heart-beats, and tells it when the client's do not come."""
+    """Lets the client's connection send heart-beats, and tells it if those of the client are missing."""
 
     __slots__ = ("_timers", "has_received", "has_sent")
 
     def __init__(self) -> None:
-        # Whether bytes came from the client, and went to it, since the last tick. The connection sets these.
+        # Whether bytes were received and sent since the last tick. Set by the connection.
         self.has_received = True
         self.has_sent = False
         self._timers: list[PeriodicTimer] = []
 
     def start(self, agreed: Heartbeats, grace: float, client: _HeartbeatCallbacks) -> None:
-        """The client has logged in; it may be silent for ``grace`` intervals."""
+        """Start after the login. The client may be silent for ``grace`` times its interval."""
         if agreed.send:
-            # Bytes sent before do not count: the first heart-beat is due half an interval from now.
+            # Earlier bytes do not count: the first heart-beat is due in half an interval.
             self.has_sent = False
             self._timers.append(PeriodicTimer(agreed.send / 2, partial(self._send_unless_busy, client)))
         if agreed.expect:
             silence = agreed.expect * grace
-            # The second tick in a row without a byte ends the session: after ``silence`` seconds, or up to half more.
+            # The second tick in a row without a byte ends the session, 1 to 1.5 times ``silence`` after the last byte.
             self._timers.append(PeriodicTimer(silence / 2, partial(self._check, client, HeartbeatMonitor(), silence)))
 
     def stop(self) -> None:

@@ -15,11 +15,11 @@ from gateway.session.session import Session
 
 log = structlog.get_logger("gateway.session")
 
-# Logged bytes of an ERROR's body, and characters of a name that a client gives and nobody has accepted.
+# The most bytes of an ERROR's body in the log, and characters of a login that is not accepted.
 _LONGEST_TEXT: Final = 300
 _LONGEST_NAME: Final = 100
 
-# Ends of clients that speak another protocol: the line about them, and its hint.
+# For clients that speak another protocol: log event and hint.
 _OTHER_PROTOCOLS: Final = {
     CloseReason.TLS_ON_PLAIN_PORT: ("tls on a plain port", TLS_HINT),
     CloseReason.HTTP_ON_STOMP_PORT: ("http on a stomp port", HTTP_HINT),
@@ -44,24 +44,24 @@ class ClientLog:
         self._accepted = accepted
         self._listener = listener
         self._limits = limits
-        # A login was refused, and a line says why.
+        # Whether a line about a refused login was logged.
         self._is_refused = False
-        # Made for the first ERROR, since most sessions have none.
+        # Created for the first ERROR, since most sessions have none.
         self._repeats: LogRateLimiter | None = None
 
     def certificate_unreadable(self, reason: str) -> None:
-        """Nobody can tell who the client is. The reason is cut: its text may come from the certificate."""
+        """Log that no name can be read from the client's certificate. The reason is cut, as it may quote that."""
         left_out = self._limits.for_address(self._stats.host)
         if left_out is not None:
             peer, reason = self._stats.peer, reason[:_LONGEST_TEXT]
             log.warning("certificate unreadable", peer=peer, reason=reason, left_out=left_out)
 
     def started(self, **details: object) -> None:
-        """The client has logged in."""
+        """Log the login."""
         self._log("session started", journal=self._stats.journal_name, **details)
 
     def login_refused(self, virtual_host: str, login: str | None, reason: str, **details: object) -> None:
-        """A login is refused. This is the one line about it, and a warning if there is a ``hint`` for the operator."""
+        """Log a refused login, in one line. With a ``hint`` for the operator it is a warning."""
         self._is_refused = True
         left_out = self._limits.for_address(self._stats.host)
         if left_out is not None:
@@ -77,7 +77,7 @@ class ClientLog:
             )
 
     def ended(self, reason: CloseReason | None) -> None:
-        """The session is over."""
+        """Log the end of the session."""
         if reason in _OTHER_PROTOCOLS:
             event, hint = _OTHER_PROTOCOLS[reason]
             limiter, address, peer = self._accepted.log_limiter, str(self._listener.address), self._stats.peer
@@ -96,7 +96,7 @@ class ClientLog:
                 self._error(error)
 
     def _is_told(self, error: StompError) -> bool:
-        """Whether the line about a refused login says all: also why its client is closed in the end."""
+        """Whether the line about a refused login also covers this ERROR, such as the one that closes the client."""
         refused = error.refused_login
         if refused is not None:
             return refused.is_logged
@@ -106,7 +106,7 @@ class ClientLog:
         if self._repeats is None:
             self._repeats = self._limits.of_session()
         refused = error.refused_login
-        # Names may be long; their hash is not.
+        # Names may be long, so their hash is kept.
         asked = None if refused is None else hash((refused.virtual_host, refused.login))
         left_out = self._repeats.left_out((error.message, asked))
         if left_out is None:
@@ -122,7 +122,7 @@ class ClientLog:
             self._log(event, message=error.message, text=text, closes=error.close is not None, **details)
 
     def failed(self, error: BaseException) -> None:
-        """A fault of the gateway."""
+        """Log a fault of the gateway."""
         log.error("internal error", session=self._session.identity.decode(), peer=self._stats.peer, exc_info=error)
 
     def _log(self, event: str, **details: object) -> None:

@@ -1,7 +1,7 @@
-"""A client's connection: its socket, its timers, and one session between them.
+"""A client's connection: its socket, its timers, and its session.
 
-Bytes come in, the session runs until it has no more frames or is held, and the results go out: once per read, in one
-write to each side. The session decides; this module only reads, writes, waits and closes.
+After each read the session runs until it has no more frames or is held. Then its output is written, in one write to
+each side. The session decides; this module only reads, writes, waits and closes.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from gateway.session.context import Hold, State
 from gateway.session.session import Session
 from gateway.stomp.decoder import Decoder, FrameLimits
 
-# Frames of one client that are carried out before others have their turn.
+# The most frames of a client's turn.
 _MAX_FRAMES_PER_TURN: Final = 1000
 
-# Seconds after which others have their turn, also if each SEND declares a queue and so ends a call of `run`.
+# The longest turn in seconds. It also applies across calls of `Session.run`, which a SEND that declares a queue ends.
 _LONGEST_TURN: Final = 0.001
 
-# So many bytes of a client are carried out at once, as most messages are. Who has sent more shares the time for such
-# input in a round of the event loop with all others of its kind.
+# Up to this many bytes, input is handled at once; most messages are smaller. Clients with more input share the time for
+# it in each event loop iteration.
 _LITTLE: Final = 4096
 
 
@@ -59,9 +59,14 @@ _LITTLE: Final = 4096
 class ServerContext:
     """The objects that all clients of a gateway share.
 
-    ``clock`` is monotonic, in seconds. ``spawn`` starts a background task and keeps a reference to it. ``clients`` are
-    the connections with a session, ``closing`` those whose session is over. ``paced`` has the logins and ends of
-    sessions, and selectors; ``turns`` the input of those who send much. ``product`` is the gateway's name and version.
+    Args:
+        product: the gateway's name and version.
+        clock: monotonic, in seconds.
+        spawn: starts a background task and keeps a reference to it.
+        paced: for logins, ends of sessions, and selectors.
+        turns: for the input of clients that send much.
+        clients: the connections with a session.
+        closing: the connections whose session has ended.
     """
 
     product: bytes
@@ -83,7 +88,7 @@ class ServerContext:
 
 
 class ConnectionState(Enum):
-    """Where a client's connection is in its life.
+    """The state of a client's connection.
 
     ::
 
@@ -98,16 +103,16 @@ class ConnectionState(Enum):
     ARRIVED = "arrived"
     """The client has not logged in."""
     STARTED = "started"
-    """It has logged in. Its input is paced, as before: a thousand clients may come at the same moment."""
+    """It has logged in. Its input is paced work, like before, because a thousand clients may connect at once."""
     AT_WORK = "at-work"
-    """It has also needed a channel."""
+    """The session has needed a channel. Its input is no longer paced work."""
     FAILED = "failed"
     """A fault of the gateway is about to end the session."""
     OVER = "over"
-    """The session is over. The socket may be open until the client closes it, too."""
+    """The session has ended. The socket may stay open until the client closes it, too."""
 
 
-# To look a member up in its class takes Python longer than all the rest of such a test.
+# Looking a member up in its class would take longer than the rest of a comparison.
 _ARRIVED: Final = ConnectionState.ARRIVED
 _AT_WORK: Final = ConnectionState.AT_WORK
 _OVER: Final = ConnectionState.OVER
@@ -116,7 +121,7 @@ _OVER: Final = ConnectionState.OVER
 class ClientConnection(StompProtocol):
     """One STOMP client, on TCP or, through `WebSocketConnection`, over WebSocket.
 
-    The limits of the listener hold until the client has logged in.
+    Until the client has logged in, the limits of the listener apply.
     """
 
     def __init__(self, context: ServerContext, listener: Listener, accepted: AcceptedConnection) -> None:
@@ -141,24 +146,24 @@ class ClientConnection(StompProtocol):
         self._heartbeats = HeartbeatTimer()
         self._rate_limiter = RateLimiter(self.session)
         self._state = _ARRIVED
-        # Whether the client sends no more, and whether its socket is closed.
+        # Whether the client has ended its input, and whether its socket is closed.
         self._has_ended = self._is_lost = False
-        # Whether the socket is read.
+        # Whether the socket is being read.
         self._reading = True
-        # Others have their turn.
+        # True until the client's next turn, after one has ended.
         self._waits_for_turn = False
-        # `advance` is among the paced work. Nothing is read until then: input would accumulate unbounded and unchecked.
+        # Whether `advance` is queued as paced work. Until it runs, nothing is read, or input would accumulate.
         self._is_queued = False
-        # The last read took as much as a read can, and the client is read ever since.
+        # Whether the last read returned as much as a read can, and reading has not paused since.
         self._read_fully = False
-        # Result of `ClientOutput.unsent_bytes` in the last round of automatic acknowledgements.
+        # The result of `ClientOutput.unsent_bytes` in the last round of automatic acknowledgements.
         self._unsent = 0
-        # The client broke the protocol below STOMP.
+        # The client's violation of the protocol below STOMP, if any.
         self._violation: FrameError | None = None
 
     @property
     def max_frame_size(self) -> int:
-        """The largest frame that the client may send now, in bytes."""
+        """The present frame limit in bytes."""
         if self.session.login is None:
             return self._listener.max_frame_size_unauthenticated
         return self.session.settings.max_frame_size
@@ -170,32 +175,32 @@ class ClientConnection(StompProtocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the session is over."""
+        """Whether the session has ended."""
         return self._state is _OVER
 
     @property
     def write_buffer(self) -> int:
-        """Bytes that wait to be written to the client."""
+        """The number of bytes that wait to be written to the client."""
         return self._output.write_buffer
 
     # The socket.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected."""
+        """Start serving the client."""
         over_tls = self._listener.tls is not None
         output = self._output = ClientOutput(cast(asyncio.Transport, transport), over_tls=over_tls)
         try:
-            self._meet(transport, output)
-        except Exception as error:  # noqa: BLE001 - there is no session yet that could fail
+            self._identify(transport, output)
+        except Exception as error:  # noqa: BLE001 - there is no session yet to end
             self._log.failed(error)
             self._state = _OVER
             output.transport.abort()
 
-    def _meet(self, transport: asyncio.BaseTransport, output: ClientOutput) -> None:
-        """Learn who the client is."""
+    def _identify(self, transport: asyncio.BaseTransport, output: ClientOutput) -> None:
+        """Tell the session and its parts the client's address and certificate."""
         peer = self._accepted.peer
         if transport.get_extra_info("peername") is None:
-            # The client has reset the connection: nobody waits for an answer.
+            # The client has already reset the connection.
             self._state = _OVER
             output.transport.abort()
             return
@@ -229,7 +234,7 @@ class ClientConnection(StompProtocol):
         context.traces.arrived(self)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes from the client. HOT: once per read."""
+        """Take bytes from the client. HOT: once per read."""
         if self._state is _OVER or self.session.state is State.CLOSED:
             return
         self._heartbeats.has_received = True
@@ -249,18 +254,18 @@ class ClientConnection(StompProtocol):
                 self._read_or_pause()
 
     def eof_received(self) -> bool:
-        """The client sends no more. The gateway still carries out and answers what it sent."""
+        """Note that the client has ended its input. The gateway still handles and answers earlier frames."""
         self._has_ended = True
         self._rate_limiter.stop()
         if not self._output.transport.can_write_eof():
-            # A client that has ended TLS cannot receive anything.
+            # A client that has ended TLS can no longer receive.
             self.advance()
             return False
         self.advance_paced()
         return self._state is not _OVER
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone. The gateway still carries out what it sent."""
+        """Note that the client is gone. The gateway still handles earlier frames."""
         if self._is_lost:
             return
         self._has_ended = self._is_lost = True
@@ -270,16 +275,16 @@ class ClientConnection(StompProtocol):
 
     def _lost(self) -> None:
         self._rate_limiter.stop()
-        # Messages that the client can no longer take must not be settled.
+        # Messages that the client cannot receive must not be settled.
         self.session.subscriptions.stop_deliveries()
         if self._state is not _OVER:
             self._bridge.client_gone()
             self.session.holds.discard(Hold.CLIENT_WRITE)
-            # Not in this round: that took its time if the session has thousands of subscriptions.
+            # Not in this iteration, of which the lines above took much if the session has thousands of subscriptions.
             self.advance_paced(at_once=False)
 
     def violated(self, reason: str) -> None:
-        """The client broke the protocol below STOMP. What it sent before is carried out, then it gets an ERROR."""
+        """Note that the client violated the protocol below STOMP. It gets an ERROR after its earlier frames."""
         self._has_ended = True
         self._violation = FrameError(reason)
         if self._state is _OVER:
@@ -288,12 +293,12 @@ class ClientConnection(StompProtocol):
             self.advance()
 
     def pause_writing(self) -> None:
-        """The client does not take its messages as fast as they come."""
+        """Note that the client reads more slowly than messages arrive."""
         self._output.pause(self._context.clock())
         guarded(self, self._set_writable, False)
 
     def resume_writing(self) -> None:
-        """The client has taken most of the write buffer."""
+        """Note that the client has read most of the write buffer."""
         self._output.resume()
         self.session.holds.discard(Hold.CLIENT_WRITE)
         guarded(self, self._set_writable, True)
@@ -307,7 +312,7 @@ class ClientConnection(StompProtocol):
     # The session.
 
     def advance(self) -> None:
-        """Run the session, write to both sides, and close if the session is over. HOT: once per read of either side."""
+        """Run the session, write to both sides, and close if the session has ended. HOT: once per read."""
         if self._state is _OVER:
             self.session.output.clear()
             return
@@ -319,7 +324,7 @@ class ClientConnection(StompProtocol):
             self.failed(error)
 
     def _begin_turn(self) -> bool:
-        """Begin the client's turn, or let it wait for it; False if it has had its turn when this returns."""
+        """Begin the client's turn, or queue it. Returns False if the whole turn has happened within this call."""
         turns = self._context.turns
         if turns.serves(self):
             self.session.set_turn_time(time.monotonic, turns.time_left)
@@ -330,11 +335,9 @@ class ClientConnection(StompProtocol):
         return True
 
     def advance_paced(self, *, at_once: bool = True) -> None:
-        """Advance in an event loop iteration that has time for it; several calls before that advance once.
+        """Advance, as paced work. Several calls before that advance only once.
 
-        For events that may hit many clients at the same moment.
-
-        ``at_once``: it may be this iteration.
+        It is for events that may affect many clients at the same time. ``at_once``: this iteration is allowed.
         """
         if not self._is_queued:
             self._is_queued = True
@@ -342,13 +345,13 @@ class ClientConnection(StompProtocol):
             (paced.do if at_once else paced.later)(self, self._paced_turn)
 
     def advance_rest(self) -> None:
-        """The same if something of the client waits, during an advance that has carried out what was before it."""
+        """Call ``advance_paced`` if frames of the client are left. It may be called within an ``advance``."""
         if self._has_rest:
             self.advance_paced()
 
     @property
     def _has_rest(self) -> bool:
-        """Whether something that the client has sent may not be carried out yet."""
+        """Whether frames of the client may be left."""
         return bool(self._decoder.buffered) or self.session.has_frame
 
     def _paced_turn(self) -> None:
@@ -379,7 +382,7 @@ class ClientConnection(StompProtocol):
             self._close()
         else:
             if (session.reached_turn_limit or self._read_fully) and not self._waits_for_turn:
-                # Other clients have their turn. Nothing is read until the frames in the decoder are carried out.
+                # End the turn. Nothing is read until the frames in the decoder are handled.
                 self._waits_for_turn = True
                 is_rest = session.reached_turn_limit or not session.wants_read
                 self._context.turns.later(self, self._take_turn if is_rest else self._read_on)
@@ -388,11 +391,14 @@ class ClientConnection(StompProtocol):
                 self._start()
 
     def _run_on(self, ends_at: float) -> float:
-        """Go on behind an operation that was answered at once, until ``ends_at``; 0 in the first call."""
+        """Run the session again after an operation that was answered at once. Returns when this turn must end.
+
+        ``ends_at``: the result of the last call; 0 in the first one.
+        """
         now = time.monotonic()
         ends_at = ends_at or now + _LONGEST_TURN
         if now > ends_at:
-            # Each of these SENDs has begun a turn of its own.
+            # Each SEND with a declaration has ended a call of run. End the turn here.
             self._waits_for_turn = True
             self._context.turns.later(self, self._take_turn)
         else:
@@ -403,7 +409,7 @@ class ClientConnection(StompProtocol):
         return ends_at
 
     def _is_done(self) -> bool:
-        """Whether the client's input has ended and is carried out, and the client has its receipts."""
+        """Whether the client has ended its input, all its frames are handled, and it has its receipts."""
         session = self.session
         if not self._has_ended or not session.wants_read or session.operation is not None:
             return False
@@ -412,17 +418,17 @@ class ClientConnection(StompProtocol):
         return self._is_lost or not session.confirms.owes_receipts
 
     def _flush(self) -> bool:
-        """Write to both sides; whether the session may go on at once."""
+        """Write to both sides. Returns whether the session can continue at once."""
         # The client's settlements reach the broker before their receipts reach the client.
         may_go_on = self._bridge.flush()
         self._write_output()
         return may_go_on
 
     def flush_batch(self) -> None:
-        """Write what one read from the broker has brought, and go on if anything may have waited for it.
+        """Write the output of one read from the broker, and advance the session if it may have waited for this.
 
-        HOT: once per such read. Nothing waits for it while the client is read: then no frame waits, no operation and
-        no end. Nor if others have their turn before it is read again.
+        HOT: once per such read. While the client is being read, or waits for its turn, no frame, operation or end waits
+        for the broker.
         """
         is_read = self._reading or self._waits_for_turn
         if self._state is _OVER or self._has_ended or not (is_read and self.session.wants_read):
@@ -449,19 +455,19 @@ class ClientConnection(StompProtocol):
                 self.stats.bytes_out += output.write(session.output)
             if output.must_drop:
                 self._bridge.drop_deliveries()
-                # The client is not read either, because the answers to its frames would accumulate.
+                # The client is held, too, because the answers to its frames would accumulate.
                 session.holds.add(Hold.CLIENT_WRITE)
         auto_acks = session.auto_acks
         if auto_acks.subscriptions and output.is_writable and not self._is_lost:
             if auto_acks.is_urgent:
                 auto_acks.is_urgent = False
-                # Not at once: the loop hands bytes to the kernel after this round of callbacks.
+                # Not now: the event loop passes the bytes to the kernel after these callbacks.
                 asyncio.get_running_loop().call_soon(guarded, self, self.settle)
             else:
                 self._context.auto_acks.schedule(self)
 
     def settle(self) -> None:
-        """Settle what was delivered under ack:auto once the kernel has it: the gateway's own buffers die with it."""
+        """Settle deliveries under ack:auto if the kernel has them. The gateway's own buffers would be lost with it."""
         if not self._output.is_writable or self._state is _OVER or self._is_lost:
             return
         unsent = self._output.unsent_bytes()
@@ -470,7 +476,7 @@ class ClientConnection(StompProtocol):
             self._bridge.flush()
         elif unsent != self._unsent:
             self._context.auto_acks.schedule(self)
-        # If the client has taken nothing since the last round, `time_passed` calls this again.
+        # If the kernel has taken nothing since the last round, `time_passed` calls this again.
         self._unsent = unsent
 
     def _take_turn(self) -> None:
@@ -478,7 +484,7 @@ class ClientConnection(StompProtocol):
         self.advance()
 
     def _read_on(self) -> None:
-        """Others were read meanwhile. The client's frames are carried out, unless something has come between."""
+        """Read on after others had their turn. All frames are handled, unless something has happened meanwhile."""
         session = self.session
         self._waits_for_turn = False
         if self._has_ended or self._state is _OVER or session.has_frame or not session.wants_read:
@@ -499,7 +505,7 @@ class ClientConnection(StompProtocol):
                 self._output.transport.pause_reading()
 
     def _start(self) -> None:
-        """The client has logged in."""
+        """Start everything that begins with the login."""
         session = self.session
         self._state = ConnectionState.STARTED
         self._accepted.on_login(session.settings.links == "dedicated")
@@ -511,7 +517,7 @@ class ClientConnection(StompProtocol):
             details["transport"] = self.stats.transport
         self._log.started(**details)
         self._heartbeats.start(session.heartbeats, session.settings.heart_beat_grace, self)
-        # The debt of a user's other sessions holds this one, too.
+        # A debt of the user's other sessions holds this one, too.
         self._rate_limiter.start(self._login.rates, self.advance)
         self._rate_limiter.charge(self.stats.bytes_in)
         self._read_or_pause()
@@ -519,7 +525,7 @@ class ClientConnection(StompProtocol):
         self._context.rechecks.enter(self._bridge, self._login.links, session.settings.recheck)
 
     def failed(self, error: Exception) -> None:
-        """A fault of the gateway: the client gets an ERROR without details, and the log gets the details."""
+        """End the session after a fault of the gateway. The client gets an ERROR without details; the log has them."""
         self._log.failed(error)
         if self._state not in {ConnectionState.FAILED, _OVER}:
             self._state = ConnectionState.FAILED
@@ -527,29 +533,29 @@ class ClientConnection(StompProtocol):
                 self, self._end, StompError("Processing error", "Processing error\n", close=CloseReason.INTERNAL_ERROR)
             )
         else:
-            # It failed once more while it closed.
+            # This is a second fault, during the end.
             self._output.transport.abort()
             self._close()
 
     # Time.
 
     def send_heartbeat(self) -> None:
-        """A heart-beat is due."""
+        """Send a heart-beat, if nothing else was sent."""
         if not self._is_lost:
             self.stats.bytes_out += 1
             self._output.transport.write(b"\n")
 
     def has_sent_unread(self, seconds: float) -> bool:
-        """Whether a client that the gateway does not read now has sent bytes in so many seconds."""
+        """Whether a client that is not being read has sent bytes in the last ``seconds``."""
         return not self._reading and self._output.has_sent_unread(seconds)
 
     def heartbeat_missed(self, silence: float) -> None:
-        """The client promised heart-beats and is silent, for so many seconds."""
+        """End the session of a client that promised heart-beats and was silent for ``silence`` seconds."""
         text = f"The client sent nothing for at least {silence:g} seconds.\n"
         self._end(error_frames.closing("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT))
 
     def time_passed(self, now: float) -> None:
-        """Called about once a second, for what needs no timer of its own."""
+        """Check deadlines and do periodic work. Call it about once a second; ``now`` is in seconds."""
         if self._state is _OVER:
             return
         session = self.session
@@ -572,8 +578,8 @@ class ClientConnection(StompProtocol):
     # The end.
 
     def drain(self) -> None:
-        """The gateway is stopping: finish the work under way, then end the session."""
-        # The event loop first offers the kernel everything that was written.
+        """Finish the work under way, and then end the session, because the gateway is stopping."""
+        # Later, because the event loop first passes everything that was written to the kernel.
         asyncio.get_running_loop().call_soon(guarded, self, self._drain)
 
     def _drain(self) -> None:
@@ -598,16 +604,16 @@ class ClientConnection(StompProtocol):
         self._log.errors()
 
     def _close(self) -> None:
-        """Close once and give the links back. Further bytes of the client are ignored until it closes, too."""
+        """Close, once, and give the links back. Later bytes of the client are ignored."""
         if self._state is _OVER:
             return
         self._state = _OVER
         self._context.clients.discard(self)
-        # Now: sums never go down, and it is not counted among the clients any more.
+        # Now, because it no longer counts among the clients, and sums must never decrease.
         guarded(self, self.stats.count_end, self.session.close_reason)
         if not self._is_lost:
             self._context.closing.add(self)
-        # At once unless many end. A client that has its RECEIPT and connects again waits behind this, too.
+        # At once, unless many sessions end. Logins are paced work, too, so a client that reconnects comes after this.
         paced = self._context.paced
         if paced.serves(self):
             self._clean_up()
@@ -615,7 +621,7 @@ class ClientConnection(StompProtocol):
             paced.do(self, self._clean_up)
 
     def _clean_up(self) -> None:
-        # Whatever of this fails, the rest must be done.
+        # If a step fails, the others must still run.
         for step in (
             self._heartbeats.stop,
             self._rate_limiter.stop,
@@ -636,12 +642,12 @@ class ClientConnection(StompProtocol):
         self._end_in_parts(chain(parts, self.session.subscriptions.dismantle()))
 
     def _forget(self) -> None:
-        """Free what the client has sent, and leave the session in no circle."""
+        """Free buffered input, and break the session's reference cycles."""
         self._decoder = Decoder(self._decoder.limits)
         self.session.forget()
 
     def _end_in_parts(self, parts: Iterator[None]) -> None:
-        """Do the first part of what is left to do now, such as lines of the journal; the others when there is time."""
+        """Do the first part of the remaining work, such as journal lines, now, and the others as paced work."""
         for _ in parts:
             self._context.paced.do(self, partial(self._end_in_parts, parts))
             return
@@ -651,7 +657,7 @@ class ClientConnection(StompProtocol):
             self._output.close(self.session.close_reason, has_ended=self._has_ended, is_reading=self._reading)
 
     def watch(self, watch: FrameWatch | None) -> None:
-        """Let a watch hear what both sides say from now on, for traces; None: no more."""
+        """Copy the bytes of both sides to a watch from now on, for traces. None ends that."""
         decoder = self._decoder
         if watch is None:
             self._decoder = Decoder(decoder.limits)
@@ -661,12 +667,12 @@ class ClientConnection(StompProtocol):
         self._output.watch(None if watch is None else watch.sent)
 
     def close_by_operator(self, reason: str) -> None:
-        """End the session because an operator wants it; its ERROR has the reason if there is one."""
+        """End the session for an operator. The ERROR has the reason, unless that is empty."""
         text = f"{reason}\n" if reason else "An operator of the gateway has closed this session.\n"
         self._end(error_frames.closing("Closed by operator", text, CloseReason.OPERATOR))
 
     def abort(self) -> None:
-        """Close at once, with an ERROR if the session is not over. Receipts that it still waits for are not sent."""
+        """Close at once, with an ERROR if the session has not ended. Outstanding receipts are not sent."""
         if self._state is _OVER:
             self._output.transport.abort()
             return

@@ -1,7 +1,7 @@
-"""Counters and facts of one connection besides its session.
+"""Counters and facts of one connection, besides those of its session.
 
-Only this module reports a session's beginning, holds, ERRORs and end to the journal and to the gateway's counters.
-Everything here happens once per batch of bytes, or less often.
+This module reports a session's beginning, holds, ERRORs and end to the journal and to the gateway's counters. Its
+functions run at most once per batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gateway.session.session import Session
 
 _CONNECT: Final = frozenset((b"CONNECT", b"STOMP"))
 
-# One for all: an empty set takes 216 bytes.
+# Shared, because an empty set takes 216 bytes.
 _NO_HOLDS: Final = frozenset[Hold]()
 
 
@@ -40,12 +40,12 @@ class ConnectionStats:
         self.recorder: Recorder | None = None
         self.label = NOT_LOGGED_IN
         self.is_started = self.is_greeted = False
-        # The client's address and port as text, and what counts as its address (`Peer.host`); empty if unknown.
+        # The client's address with port, and `Peer.host`; empty if unknown.
         self.peer = self.host = ""
         self._stats = stats
         self._journal = journal
         self._held: frozenset[Hold] | set[Hold] = _NO_HOLDS
-        # A message that waits for its confirm: its sequence number, and when it was sent.
+        # An unconfirmed message, whose latency is measured: sequence number and time.
         self._timed: tuple[int, int] | None = None
         journal.clock.tick()
         # When the client connected, in microseconds: on the journal's monotonic clock, and since the epoch.
@@ -65,7 +65,7 @@ class ConnectionStats:
 
     @property
     def journal_name(self) -> str | None:
-        """The session's place in the journal: the boot, and the session's number in it."""
+        """The session's name in the journal: the boot, and the session's number. None without a journal."""
         return None if self.recorder is None else f"{self.recorder.writer.boot} {self.recorder.number}"
 
     def arrived(self, peer: Peer) -> None:
@@ -73,10 +73,10 @@ class ConnectionStats:
         self.peer, self.host = str(peer), peer.host
 
     def started(self) -> Recorder | None:
-        """The client has logged in; the session's recorder if its virtual host has a journal."""
+        """Note the login. Returns the session's recorder if its virtual host has a journal."""
         session = self.session
         self.is_started = True
-        # After an implicit connect the client never gets CONNECTED, even if it sends a CONNECT later.
+        # A client that omits CONNECT never gets CONNECTED, even if it sends a CONNECT later.
         self.is_greeted = not session.traffic.commands.keys().isdisjoint(_CONNECT)
         self.label = self._stats.label(session.settings.name)
         self._stats.host(self.label).started[session.version.decode(), self.transport] += 1
@@ -84,7 +84,7 @@ class ConnectionStats:
         return self.recorder
 
     def batch_done(self) -> None:
-        """Look at the session's holds, and time one confirm. HOT: once per read, of the client and of the broker."""
+        """Record changes of the session's holds, and measure the latency of one confirm. HOT: once per read."""
         session = self.session
         holds = session.holds
         if holds or self._held:
@@ -108,7 +108,7 @@ class ConnectionStats:
             self._held = holds.copy()
 
     def time_passed(self) -> None:
-        """Let the journal write its due records. Called about once a second."""
+        """Let the journal write records that are due. Call it about once a second."""
         if self.recorder is not None:
             self.recorder.time_passed()
 
@@ -121,19 +121,19 @@ class ConnectionStats:
             self._journal.refused(error, self.host)
 
     def add_to(self, stats: Stats) -> None:
-        """Add this connection and its session to the sums of a virtual host."""
+        """Add the counters of this connection and its session to the sums of a virtual host."""
         stats.connected += self.is_greeted
         stats.bytes_in += self.bytes_in
         stats.bytes_out += self.bytes_out
         stats.add(self.session)
 
     def count_end(self, reason: CloseReason | None) -> None:
-        """The session is over: add it to its virtual host."""
+        """Add the counters to the virtual host's, at the end of the session."""
         host = self._stats.host(self.label)
         self.add_to(host.totals)
         host.ended[reason.value if reason else "unknown"] += 1
 
     def journal_end(self, reason: CloseReason | None) -> Iterator[None]:
-        """Write the session's end into the journal, in parts."""
+        """Write the session's end into the journal, one part per step of the iterator."""
         recorder, self.recorder = self.recorder, None
         return iter(()) if recorder is None else recorder.ended(reason, self.bytes_in, self.bytes_out)

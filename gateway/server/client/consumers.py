@@ -18,7 +18,7 @@ from gateway.session.subscription import Subscription
 
 
 class Consumers:
-    """Each subscription has a consumer, on a channel of its own."""
+    """Carries out SUBSCRIBE and UNSUBSCRIBE. Each subscription has a consumer, on a channel of its own."""
 
     __slots__ = ("_channels", "_context", "_queues", "lost")
 
@@ -31,7 +31,11 @@ class Consumers:
         self.lost = lost
 
     async def start(self, operation: ops.Subscribe) -> ops.Subscribed:
-        """Open a channel, declare the queue, consume, bind."""
+        """Open a channel, declare the queue, bind it and consume.
+
+        Raises:
+            UpstreamError: the broker refuses, or the link is lost. A new auto-delete queue is deleted again.
+        """
         subscription = operation.subscription
         channel = await self._begun_channel(operation)
         self._channels.add(subscription, channel)
@@ -45,7 +49,7 @@ class Consumers:
             consuming: Awaitable[object] | None = None
 
             def declare(queue: QueueSpec) -> Awaitable[str]:
-                # All in one write: the broker works in order, and ignores what stands behind a refused method.
+                # All in one write: the broker works in order, and ignores the methods after a refused one.
                 nonlocal consuming
                 name = channel.declare(queue, nowait=True)
                 consuming = channel.consume(queue.name, *consumer)
@@ -83,7 +87,7 @@ class Consumers:
         return await self._context.links.consuming_channel(selects=operation.subscription.selects)
 
     async def _undo(self, channel: LinkChannel, declared: QueueSpec | None, refusal: UpstreamError) -> None:
-        """A SUBSCRIBE failed half-way: delete its new queue, unless the queue is in use."""
+        """Clean up after a SUBSCRIBE that failed half-way: delete its new queue, unless that is in use."""
         await self._channels.close(channel)
         if declared is None or isinstance(refusal, LinkDownError) or declared.durable or not declared.auto_delete:
             return
@@ -96,24 +100,23 @@ class Consumers:
             await cleaner.close()
 
     async def restore(self, operation: ops.Subscribe) -> ops.Subscribed:
-        """Start a consumer again that was lost."""
+        """Start a lost consumer again. Raises as ``start`` does."""
         try:
             return await self.start(operation)
         except UpstreamError:
-            # It has no channel again, and what one delivered that was not good enough will be delivered again.
+            # Its new channel is lost, and messages that arrived on it will be delivered again.
             operation.subscription.lost()
             raise
 
     async def end(self, operation: ops.Unsubscribe) -> ops.Unsubscribed:
-        """Close the channel, and delete the queue if the client wants that."""
+        """Close the channel, and delete the queue if one is named. See `ops.Unsubscribe`."""
         await self.lost.forget(operation.subscription)
         if operation.keeps_up_to is not None:
             await self._cancel(operation.subscription)
             return ops.Unsubscribed()
         channel = self._channels.remove(operation.subscription)
         if channel is not None:
-            # Closing the channel requeues all unsettled messages and cancels the consumer. The channel is needed longer
-            # only to delete a queue.
+            # Closing the channel requeues all unsettled messages and cancels the consumer.
             channel.discard(self._context.bridge)
             queue = self._queues.exclusive.to_delete_with(operation.subscription)
             try:
@@ -126,7 +129,7 @@ class Consumers:
             finally:
                 await self._channels.close(channel, queue)
         elif operation.delete_queue is not None:
-            # The channel went with its link, and the consumer with the channel.
+            # The subscription has lost its channel, and so the consumer, with its link.
             async with LinkChannel.opened(await self._context.links.consuming_link()) as channel:
                 await self._queues.check(operation.delete_queue, channel.link)
                 await channel.delete_queue(operation.delete_queue)
@@ -134,7 +137,7 @@ class Consumers:
         return ops.Unsubscribed()
 
     async def _cancel(self, subscription: Subscription) -> None:
-        """Stop the consumer, and keep its channel for what the client has still to settle."""
+        """Cancel the consumer, and keep its channel for messages that the client may still settle."""
         channel = self._channels.get(subscription)
         if channel is None:
             return

@@ -1,7 +1,7 @@
-"""The channels on which one session consumes and declares, and which messages they take.
+"""The channels on which one session consumes and declares queues.
 
-Among their links may be one that serves only this session: the one place where reading from the broker may pause for a
-client.
+Some of them may be on a pausable link, which serves only this session: only there may the gateway stop reading from the
+broker because of a client.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ from gateway.session.subscription import Subscription
 
 
 class ConsumingChannels:
-    """A channel for each subscription, and one for declarations.
-
-    ``pausable`` is the link of those subscriptions that may pause it.
-    """
+    """A channel for each subscription, and one for declarations. ``pausable``: the session's pausable link."""
 
     __slots__ = ("_by_subscription", "_context", "_control", "_is_dropping", "is_released", "pausable")
 
@@ -33,7 +30,7 @@ class ConsumingChannels:
         self._control: LinkChannel | None = None
         self.pausable = PausableLink(context, self._by_subscription.values())
         self._is_dropping = False
-        # The session is over: others come first.
+        # True once the session has ended. Its channels then close after those of others.
         self.is_released = False
 
     def get(self, subscription: Subscription) -> LinkChannel | None:
@@ -42,27 +39,27 @@ class ConsumingChannels:
 
     @property
     def has_any(self) -> bool:
-        """Whether there is a channel, or a link of the session's own."""
+        """Whether there is a channel or a pausable link."""
         return bool(self._by_subscription) or self._control is not None or self.pausable.is_open
 
     def __contains__(self, subscription: Subscription) -> bool:
         return subscription in self._by_subscription
 
     def add(self, subscription: Subscription, channel: LinkChannel) -> None:
-        """Take the messages of a subscription on a channel."""
+        """Use a channel for a subscription."""
         channel.set_owner(self._context.bridge)
         self._by_subscription[subscription] = channel
         self._set_sink(subscription, channel)
         subscription.set_channel(channel.number)
 
     def remove(self, subscription: Subscription) -> LinkChannel | None:
-        """The channel of a subscription, which needs it no longer, or has lost it."""
+        """Remove and return the channel of a subscription; None without one."""
         return self._by_subscription.pop(subscription, None)
 
     async def control(self) -> LinkChannel:
-        """The channel for declarations on a link for subscriptions."""
+        """The channel for declarations, on a link for consuming. It is opened anew if the broker has closed it."""
         if self._control is not None and self._control.closed is not None:
-            # The broker closes the channel of a declaration that it refuses.
+            # The broker closed it when it refused a declaration.
             self._control.leave_owner()
             self._control = None
         if self._control is None:
@@ -81,7 +78,7 @@ class ConsumingChannels:
         return [channel for channel in channels if channel.link is link]
 
     def lose(self, link: Link) -> tuple[Subscription, ...]:
-        """The channels on a link are gone; the subscriptions that had one."""
+        """Forget the channels on a lost link. Returns their subscriptions."""
         lost = self.subscriptions_on(link)
         for subscription in lost:
             del self._by_subscription[subscription]
@@ -89,22 +86,22 @@ class ConsumingChannels:
             self._control = None
         return tuple(lost)
 
-    # What the client takes.
+    # Slow clients.
 
     def client_writable(self, writable: bool) -> None:
-        """Whether the client takes bytes; a link that serves only this client pauses with it."""
+        """Note whether the client reads as fast as messages arrive. If not, the pausable link pauses."""
         self.pausable.set_client_writable(writable)
         if writable and self._is_dropping:
             self._resume_deliveries()
 
     def client_gone(self) -> None:
-        """Drop deliveries from now on, so that the broker's answers do not wait behind them."""
+        """Drop deliveries from now on, so that the broker's answers do not wait for them."""
         for channel in self._by_subscription.values():
             channel.link.drop_data(channel)
         self.pausable.set_client_gone()
 
     def drop_deliveries(self) -> None:
-        """Far too much waits for the client: until it is writable, keep only the delivery tags of further messages."""
+        """Drop further messages for requeue until the client is writable again."""
         self._is_dropping = True
         for subscription, channel in self._by_subscription.items():
             self._set_sink(subscription, channel)
@@ -129,12 +126,11 @@ class ConsumingChannels:
     # The end.
 
     async def close(self, channel: LinkChannel, queue: str = "", *, counts: bool = False) -> None:
-        """Close a channel. What is not settled, and what is on its way from the broker, returns to its queue.
+        """Close a channel. Messages that are unsettled or on their way from the broker return to their queue.
 
-        ``queue`` would go with the consumer; it is deleted instead. RabbitMQ 4.3 lets messages into an auto-delete
-        queue for some milliseconds after its end, and rejects them for their publishers.
-
-        ``counts``: what returns is to count toward the queue's delivery-limit.
+        ``queue``: an auto-delete queue that would be deleted with the consumer. It is deleted first, because RabbitMQ
+        4.3 accepts messages for an auto-delete queue for some milliseconds after its end, and rejects them.
+        ``counts``: returned messages count toward the queue's delivery-limit.
         """
         if self.pausable.has(channel):
             # The answer to channel.close must be read; deliveries before it are dropped.
@@ -149,11 +145,14 @@ class ConsumingChannels:
             self.pausable.read_or_pause()
 
     async def close_all(self, to_delete_with: Callable[[Subscription], str], *, counts: bool) -> None:
-        """Close all channels. ``to_delete_with`` tells which queue to delete with a subscription.
+        """Close all channels, a few at a time, because each makes the broker end a consumer and perhaps a queue.
 
-        ``counts`` is as for ``close``. With ack:auto the client refuses nothing, and no return counts.
-        Few at a time: with each the broker ends a consumer and perhaps a queue, and the frames of other sessions wait
-        meanwhile. A session whose client is gone waits for others of its kind, too.
+        Frames of other sessions wait meanwhile. So the channels of a session that has ended also wait for those of
+        other such sessions.
+
+        Args:
+            to_delete_with: returns ``queue`` of ``close`` for a subscription.
+            counts: see ``close``. With ack:auto returned messages never count.
         """
         channels: list[tuple[Subscription | None, LinkChannel]] = [*self._by_subscription.items()]
         if self._control is not None:
@@ -174,19 +173,19 @@ class ConsumingChannels:
         if len(channels) > 1:
             await asyncio.gather(*(close_remaining() for _ in channels[:CLOSING_AT_ONCE]))
         else:
-            # At once, and without a task: most sessions have one.
+            # Without a task, since most sessions have one channel.
             await close_remaining()
 
 
 class PausableLink:
-    """Opened when a subscription first needs it, and read only as fast as the client takes its messages.
+    """A link of one session, opened when a subscription first needs it, and read only as fast as the client reads.
 
-    When it drains, another one is opened for further subscriptions; those that it has stay until they move.
-    ``consuming`` is a live view of the session's channels for subscriptions; some of them may be on this link.
+    While it drains, further subscriptions get another one, and the earlier ones stay until they move. ``consuming`` is
+    a live view of the session's channels for subscriptions, some of which may be on this link.
     """
 
     def __init__(self, context: BridgeContext, consuming: Iterable[LinkChannel]) -> None:
-        # Those before the last drain.
+        # The present one last, after any that drain.
         self._links: list[Link] = []
         self._opening = asyncio.Lock()
         self._client_writable = True
@@ -195,7 +194,7 @@ class PausableLink:
         self._consuming = consuming
 
     async def opened(self) -> Link:
-        """The link, opened anew if it is closed or drains. Reading resumes, so that the broker's answers arrive."""
+        """Return the link. It is opened anew if it is closed or drains. Reading resumes, for the broker's answers."""
         async with self._opening:
             self._links = [link for link in self._links if link.closed is None]
             if not self._links or self._links[-1].is_draining:
@@ -207,7 +206,7 @@ class PausableLink:
 
     @property
     def is_open(self) -> bool:
-        """Whether there was a need for one."""
+        """Whether the session has needed such a link."""
         return bool(self._links)
 
     def has(self, channel: LinkChannel) -> bool:
@@ -215,17 +214,17 @@ class PausableLink:
         return channel.link in self._links
 
     def set_client_writable(self, writable: bool) -> None:
-        """Note whether the client takes its messages."""
+        """Note whether the client reads as fast as messages arrive."""
         self._client_writable = writable
         self.read_or_pause()
 
     def set_client_gone(self) -> None:
-        """The client is gone: its deliveries are dropped, so the link need not pause any more."""
+        """Never pause any more: the client is gone, and its deliveries are dropped."""
         self._client_gone = True
         self.read_or_pause()
 
     def read_or_pause(self) -> None:
-        """Pause if the client does not take its messages and one of its subscriptions is here; else read."""
+        """Pause if the client is slow and one of its subscriptions is on this link; otherwise read."""
         for link in self._links:
             is_used = any(channel.link is link for channel in self._consuming)
             if self._client_writable or self._client_gone or not is_used:
@@ -234,13 +233,13 @@ class PausableLink:
                 link.pause_reading()
 
     def time_passed(self) -> None:
-        """Called about once a second: the AMQP library must not take a paused link for dead."""
+        """Keep the AMQP library from closing a paused link as dead. Call it about once a second."""
         if not self._client_writable:
             for link in self._links:
                 link.feed_heartbeat()
 
     async def update_secret(self, passcode: str) -> None:
-        """Send another passcode. On a paused link this takes until the client has caught up or is gone."""
+        """Send another passcode. On a paused link, this waits until the client has caught up or is gone."""
         await asyncio.gather(*(link.update_secret(passcode) for link in self._links if link.closed is None))
 
     async def close(self) -> None:

@@ -1,10 +1,10 @@
-"""Wrong passcodes at speed: a delay, and limits for one login from one address and for all logins from an address.
+"""Slows down guessing of passcodes: a delay, and limits for one login from an address and for all logins from it.
 
-Many clients may share an address. So no limit concerns credentials that the broker accepted from that address lately,
-and a limit ends with its window, however many attempts it has refused meanwhile.
+Many clients may share an address. So no limit applies to credentials that the broker lately accepted from that address,
+and a limit ends with its window, whatever was tried meanwhile.
 
-With several workers, refusals and acceptances are counted together (`Counts`), and each worker asks about its share of
-the logins that are under way at once.
+With several workers, refusals and acceptances are counted together (`Counts`), and each worker gets a share of the
+logins that may be under way at once.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from gateway.server.broker.connector import Credentials
 from gateway.server.client_address import network_of
 from gateway.server.counts import Counts, Recently
 
-# Logins of one address that one upstream is asked about at once. Otherwise a thousand connections could each try a
-# passcode before the first answer.
+# The most logins from one address that one upstream is asked about at a time. Otherwise a thousand connections could
+# each try a passcode before the first answer.
 _MAX_AT_ONCE: Final = 32
 
-# How long accepted credentials are remembered after the last time, in seconds.
+# How long accepted credentials are remembered after their last use, in seconds.
 _REMEMBERED: Final = 3600.0
 
 _HASH_SIZE: Final = 16
@@ -36,11 +36,11 @@ Answer = TypeVar("Answer")
 
 
 class Realm(Protocol):
-    """What a login is for: a virtual host, with the brokers that are asked about it; or the admin listener."""
+    """The target of a login: a virtual host with its brokers, or the admin listener."""
 
     @property
     def name(self) -> str:
-        """Distinguishes logins for this realm from those for others."""
+        """A unique name."""
 
     @property
     def upstream(self) -> Hashable:
@@ -48,11 +48,11 @@ class Realm(Protocol):
 
 
 _SlotKey = tuple[str, Hashable]
-"""An address, and where its logins are checked."""
+"""An address, and the upstream that checks its logins."""
 
 
 class TooManyFailedLoginsError(GatewayError):
-    """Too many logins from an address have failed. No other is tried for ``seconds``."""
+    """Too many logins from an address have failed. Others are refused for ``seconds``."""
 
     def __init__(self, seconds: int) -> None:
         super().__init__("too many failed logins")
@@ -60,13 +60,13 @@ class TooManyFailedLoginsError(GatewayError):
 
 
 class FailedLogins:
-    """Counts the logins that brokers refuse; ``clock`` is monotonic, in seconds.
+    """Counts the logins that brokers refuse. ``clock`` is monotonic, in seconds.
 
-    Logins and passcodes are kept as keyed hashes: a login may be long, and a passcode is secret.
+    Logins and passcodes are kept as keyed hashes, because logins may be long, and passcodes are secret.
     """
 
     def __init__(self, limits: FailedLoginLimits, clock: Callable[[], float], counts: Counts | None = None) -> None:
-        # Logins that brokers have refused.
+        # The number of logins that brokers have refused.
         self.total = 0
         self._limits = limits
         counts = Counts() if counts is None else counts
@@ -75,12 +75,13 @@ class FailedLogins:
         self._by_address = counts.recent(Recently.REFUSED_OF_ADDRESS, clock, limits.window)
         self._accepted = counts.recent(Recently.ACCEPTED, clock, _REMEMBERED)
         self._at_once = counts.share(_MAX_AT_ONCE)
-        # Addresses whose logins are being checked, and where: a login may wait long for a broker that is away.
+        # By address and upstream, because a login may wait long for an upstream that is away: the slots of logins that
+        # are being checked, and the number of users of these.
         self._slots: dict[_SlotKey, asyncio.Semaphore] = {}
         self._users: dict[_SlotKey, int] = {}
 
     def configure(self, limits: FailedLoginLimits) -> None:
-        """Other limits hold from now on."""
+        """Use other limits from now on."""
         self._limits = limits
         self._by_login.seconds = self._by_address.seconds = limits.window
 
@@ -91,22 +92,27 @@ class FailedLogins:
         credentials: Credentials,
         ask: Callable[[], Awaitable[Answer]],
         refused: Callable[[float], Awaitable[None]],
-        patience: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+        time_limit: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
     ) -> Answer:
-        """Ask the broker about a login from an IP address. A refusal is counted, and after some it comes late.
+        """Ask the broker about a login. A refusal is counted, and delayed after several of them.
 
-        ``refused`` is called for such a refusal, and waits so many seconds before it is passed on; ``patience`` bounds
-        how long the answer may take.
+        Args:
+            host: the client's address.
+            realm: the target of the login.
+            credentials: login and passcode.
+            ask: asks the broker.
+            refused: called for a refusal with the delay in seconds. It must wait for that time.
+            time_limit: a context that bounds the time for the answer.
 
         Raises:
-            TooManyFailedLoginsError: the broker is not asked.
-            Exception: those of ``ask``.
+            TooManyFailedLoginsError: the broker was not asked.
+            Exception: whatever ``ask`` raises.
         """
         address = network_of(host)
         accepted = self._hash(address, realm.name, credentials.login, credentials.passcode)
         login = self._hash(address, credentials.login)
         try:
-            async with patience():
+            async with time_limit():
                 answer = await self._ask(accepted, login, (address, realm.upstream), ask)
         except UpstreamError as refusal:
             if refusal.code == ACCESS_REFUSED and not isinstance(refusal, LinkDownError):
@@ -118,7 +124,7 @@ class FailedLogins:
     def at_once(
         self, host: str, realm: Realm, credentials: Credentials, log_in: Callable[[], Answer | None]
     ) -> Answer | None:
-        """As ``guard`` for a login that the broker need not be asked about, if it was accepted from there lately."""
+        """Return the result of ``log_in`` if these credentials were lately accepted from this address; else None."""
         accepted = self._hash(network_of(host), realm.name, credentials.login, credentials.passcode)
         answer = log_in() if self._accepted.count(accepted) else None
         if answer is not None:
@@ -128,11 +134,11 @@ class FailedLogins:
     async def _ask(self, accepted: bytes, login: bytes, key: _SlotKey, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         if not self._accepted.count(accepted):
             async with self._slot(key):
-                # Another connection may have been accepted while this one waited.
+                # The credentials may have been accepted for another connection meanwhile.
                 if not self._accepted.count(accepted):
                     self._check(login, key[0])
                     answer = await ask()
-                    # Before others get the slot.
+                    # Before another connection gets the slot.
                     self._accepted.renew(accepted)
                     return answer
         return await ask()
@@ -159,7 +165,7 @@ class FailedLogins:
                 raise TooManyFailedLoginsError(math.ceil(counts.seconds_left(cause)))
 
     def _refused(self, login: bytes, address: str) -> float:
-        """Count a refusal; how long it is kept back, in seconds."""
+        """Count a refusal. Returns its delay in seconds."""
         self.total += 1
         self._by_address.add(address)
         return self._limits.delay if self._by_login.add(login) > self._limits.delay_after else 0.0

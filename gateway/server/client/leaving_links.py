@@ -1,8 +1,7 @@
-"""How one session leaves links that drain: its channels move at a quiet moment, in which nothing can be lost by it.
+"""Moves the channels of one session away from links that drain, when nothing can be lost by it.
 
-The session is asked for another publishing channel, as for a bulk link. For subscriptions the moment has come when
-nothing that they delivered is unsettled. Nobody polls for it: `look` is called after each batch of the session's work
-while it waits for one.
+For publishing, the session asks for another channel, as for a bulk link. Subscriptions move when all their deliveries
+are settled. While the session waits for that, `look` checks it after each batch of its work.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ class LeavingLinks:
         self._channels = channels
         self._publishing = publishing
         self._queues = queues
-        # What to do at which moment; each once.
+        # Conditions, and what to do, once, when they are met.
         self.moments: list[tuple[Callable[[], bool], Callable[[], object]]] = []
-        # The links whose subscriptions wait for the client's acknowledgements, and those that are being left.
+        # The links with subscriptions that wait for acknowledgements, and those for which ``leave`` is running.
         self._awaited: set[Link] = set()
         self._under_way: set[Link] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._is_over = False
 
     def look(self) -> None:
-        """See which moments have come. HOT while there are any: once per batch."""
+        """Check the conditions in ``moments``. HOT while there are any: once per batch."""
         moments, self.moments = self.moments, []
         for moment in moments:
             has_come, act = moment
@@ -53,17 +52,17 @@ class LeavingLinks:
                 self.moments.append(moment)
 
     def give_up(self) -> None:
-        """The session is over: nothing waits any more."""
+        """Stop waiting, at the end of the session."""
         self._is_over = True
         self.look()
 
     async def done(self) -> None:
-        """Wait until what the session has left is closed: only then are all messages back in their queues, in order."""
+        """Wait until the old channels are closed: only then are all messages back in their queues, in order."""
         if self._closing:
             await asyncio.wait(self._closing)
 
     async def leave(self, link: Link) -> None:
-        """Leave a link that drains, if nothing can be lost by it. The session has one of the slots."""
+        """Leave a link that drains, if nothing can be lost by it. The caller has one of the pool's slots for moves."""
         if link not in self._under_way:
             self._under_way.add(link)
             try:
@@ -76,14 +75,14 @@ class LeavingLinks:
             return
         links = self._context.links
         if not links.is_replaced(link):
-            # Nobody leaves a link before a broker has accepted the login again.
+            # A session leaves its link only after a broker has accepted the login again.
             await links.replace(link)
             if not links.is_replaced(link):
                 return
         if self._publishing.channels_on(link):
             session = self._context.session
             if self._publishing.renew() and (asked := session.operation) is not None:
-                # Not until the client asks for nothing more: the slot is for the move alone.
+                # Not longer: the slot is for this operation only, and the client may ask for others.
                 await self._until(lambda: session.operation is not asked)
         elif self._is_quiet(link):
             await self._leave_now(link)
@@ -103,7 +102,7 @@ class LeavingLinks:
         return link.closed is not None or self._is_quiet(link)
 
     def _settled(self, link: Link) -> None:
-        """The client has acknowledged everything."""
+        """Leave the link now that all deliveries are settled."""
         self._awaited.discard(link)
         _ = self._context.spawn(self._leave_in_turn(link), "leave")
 
@@ -112,7 +111,7 @@ class LeavingLinks:
             await self.leave(link)
 
     async def _leave_now(self, link: Link) -> None:
-        """To the session this is the loss of a link. Messages on their way from the broker return to their queue."""
+        """Treat the link as lost for this session. Messages on their way from the broker return to their queue."""
         left = self._channels.channels_on(link)
         for channel in left:
             channel.discard(self._context.bridge)
@@ -127,7 +126,7 @@ class LeavingLinks:
         await asyncio.gather(*map(self._channels.close, channels))
 
     async def _until(self, has_come: Callable[[], bool]) -> None:
-        """Wait for a moment, or for the end of the session."""
+        """Wait until a condition is met, or the session ends."""
         came = asyncio.Event()
         moment = has_come, came.set
         if self._is_over or has_come():

@@ -1,4 +1,4 @@
-"""The login of one client: the gateway's limits, the broker's decision, and the session's links."""
+"""The login of one client: limits, the broker's decision, and the session's links."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ log = structlog.get_logger("gateway.session")
 
 
 class LoginHandler:
-    """Logs one client in, and owns the links and the rates of its session.
+    """Logs one client in, and owns the links and rates of its session.
 
-    ``client`` and ``session`` name it in the broker's list of connections.
-    ``deadline`` is when the login must be over, on the event loop's clock.
+    Args:
+        client: its name in the broker's list of connections.
+        session: the session's identity there.
+        deadline: when the login must be complete, in seconds on the event loop's clock.
     """
 
     __slots__ = (
-        "_client", "_deadline", "_is_closed", "_limits", "_links", "_log", "_patience", "_peer", "_pool", "_session",
+        "_client", "_deadline", "_is_closed", "_limits", "_links", "_log", "_peer", "_pool", "_session", "_timeout",
         "is_kept_back", "rates",
     )  # fmt: skip
 
@@ -49,7 +51,7 @@ class LoginHandler:
         session: str,
         deadline: float,
     ) -> None:
-        # Set while the session is counted.
+        # Set while the session counts toward the limits.
         self.rates: SessionRates | None = None
         self._pool = pool
         self._limits = limits
@@ -60,24 +62,24 @@ class LoginHandler:
         self._links: LoginLinks | None = None
         self._deadline = deadline
         # Bounds a login that is under way.
-        self._patience: asyncio.Timeout | None = None
-        # Whether the broker has refused something, and the session learns it later.
+        self._timeout: asyncio.Timeout | None = None
+        # True while the refusal of a passcode is delayed.
         self.is_kept_back = False
         self._is_closed = False
 
     @property
     def links(self) -> LoginLinks:
-        """Links of the session.
+        """The links of the session's login.
 
         Raises:
-            LinkDownError: the session is over.
+            LinkDownError: the session has ended.
         """
         if self._links is None:
             raise LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the session is over")
         return self._links
 
     def log_in_at_once(self, operation: ops.Login) -> ops.LoggedIn | None:
-        """Log in if the broker need not be asked, and nothing is in the way; else None, and ``log_in`` tells."""
+        """Log in by the login cache, if no limit is reached. Returns None if ``log_in`` must decide."""
         self.release_links()
         virtual_host, credentials = operation.settings, _credentials(operation)
         if credentials is None:
@@ -98,7 +100,7 @@ class LoginHandler:
         return _logged_in(links)
 
     async def log_in(self, operation: ops.Login) -> ops.Event:
-        """Let the broker decide on a login."""
+        """Let the broker check a login, and count the session. Returns LoggedIn, LoginFailed or LoginNotTried."""
         self.release_links()
         virtual_host, credentials = operation.settings, _credentials(operation)
         name = virtual_host.name
@@ -112,7 +114,7 @@ class LoginHandler:
                 virtual_host,
                 credentials,
                 lambda: self._accept(virtual_host, credentials),
-                partial(self._patiently, virtual_host),
+                partial(self._bounded, virtual_host),
                 is_from_file=operation.is_from_file,
             )
         except TooManyFailedLoginsError as failed:
@@ -133,23 +135,26 @@ class LoginHandler:
                 )
             return ops.LoginNotTried(error_frames.broker_unreachable(), is_logged=False)
         except UpstreamError as refusal:
-            # Its frames are kept by what the AMQP library keeps of it: they would keep this session, too.
+            # The AMQP library keeps the exception, whose traceback would keep the session in memory.
             refusal.__traceback__ = None
             self._log.login_refused(name, credentials.login, refusal.text)
             return ops.LoginFailed(refusal.code, refusal.text)
         return logged_in
 
     async def renew(self, token: str) -> list[Link]:
-        """Let the broker decide on another token, see `LinkPool.renew`. A refusal counts as that of a login.
+        """Let the broker check a new token, see `LinkPool.renew`. A refusal counts like that of a login.
+
+        Returns:
+            The links that need the new token.
 
         Raises:
-            TooManyFailedLoginsError: the broker is not asked.
-            UpstreamError: the broker refuses it, or cannot be reached.
+            TooManyFailedLoginsError: the broker was not asked.
+            UpstreamError: the broker refused it, or cannot be reached.
             SharedLinksError: it cannot be used on shared links.
         """
         links = self.links
         if token.count("\0"):
-            # PLAIN separates by it: the broker cannot be asked.
+            # PLAIN uses NUL as separator, so the broker cannot be asked.
             raise UpstreamError(ACCESS_REFUSED, "ACCESS_REFUSED")
         credentials = Credentials(links.login, token)
         return await self._guard(links.virtual_host, credentials, lambda: self._pool.renew(links, token))
@@ -159,14 +164,14 @@ class LoginHandler:
         virtual_host: VirtualHost,
         credentials: Credentials,
         ask: Callable[[], Awaitable[Answer]],
-        patience: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+        time_limit: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
         *,
         is_from_file: bool = False,
     ) -> Answer:
-        """See `FailedLogins.guard`. A failure counts for a lock-out, too, unless the operator's passcode is wrong."""
+        """See `FailedLogins.guard`. A failure counts toward a lock-out, too, except for the operator's passcode."""
 
         def count_failure() -> None:
-            # A proxy that does not name its clients stands for all of them.
+            # Behind a proxy that does not name its clients, the address is that of all of them.
             if not is_from_file and not self._peer.is_proxy:
                 self._limits.lock_outs.login_failed(self._peer.host)
 
@@ -176,14 +181,14 @@ class LoginHandler:
 
         try:
             return await self._limits.failed_logins.guard(
-                self._peer.host, virtual_host, credentials, ask, refused, patience
+                self._peer.host, virtual_host, credentials, ask, refused, time_limit
             )
         except TooManyFailedLoginsError:
             count_failure()
             raise
 
     async def _keep_back(self, seconds: float) -> None:
-        """The broker has refused a passcode; this comes so many seconds late."""
+        """Delay the refusal of a passcode."""
         self.is_kept_back = True
         try:
             await asyncio.sleep(seconds)
@@ -191,7 +196,7 @@ class LoginHandler:
             self.is_kept_back = False
 
     async def _accept(self, virtual_host: VirtualHost, credentials: Credentials) -> ops.LoggedIn:
-        """Get the links and count the session; what it learns of the broker."""
+        """Get the links, and count the session."""
         self._limits.check(virtual_host, self._peer.host)
         self._links = await self._pool.log_in(virtual_host, credentials, self._client, self._session)
         logged_in = _logged_in(self._links)
@@ -202,33 +207,33 @@ class LoginHandler:
         return logged_in
 
     @asynccontextmanager
-    async def _patiently(self, virtual_host: VirtualHost) -> AsyncIterator[None]:
-        """Wait for an answer until the session is over; where sessions ride through, until the client's time is up.
+    async def _bounded(self, virtual_host: VirtualHost) -> AsyncIterator[None]:
+        """Bound the time for an answer: by the end of the session, and if sessions ride through, by the deadline.
 
         Raises:
-            LinkDownError: it did not come.
+            LinkDownError: there was no answer in time.
         """
         try:
-            async with asyncio.timeout_at(self._deadline if virtual_host.upstream.ride_through else None) as patience:
-                self._patience = patience
+            async with asyncio.timeout_at(self._deadline if virtual_host.upstream.ride_through else None) as time_limit:
+                self._timeout = time_limit
                 yield
         except TimeoutError:
             raise self._pool.dialer.unanswered(virtual_host.upstream) from None
         finally:
-            self._patience = None
+            self._timeout = None
 
     def log_out(self) -> None:
-        """Stop counting the session: it is over, or did not begin after the login."""
+        """Stop counting the session, which has ended, or did not begin after the login."""
         rates, self.rates = self.rates, None
         if rates is not None:
             rates.release()
 
     def close(self) -> None:
-        """The session is over. A login that is still under way must not be counted; ``release_links`` follows."""
+        """End a login under way, and stop counting the session, at its end. ``release_links`` follows."""
         self._is_closed = True
         self.log_out()
-        if self._patience is not None and not self._patience.expired():
-            self._patience.reschedule(0)
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(0)
 
     def release_links(self) -> None:
         """Give the links back, at the end or before another login."""
@@ -242,19 +247,19 @@ def _logged_in(links: LoginLinks) -> ops.LoggedIn:
 
 
 def _credentials(operation: ops.Login) -> Credentials | None:
-    """What the broker is asked about; None if it would refuse it."""
+    """The credentials for the broker; None if it would refuse them."""
     try:
         credentials = Credentials(operation.login.decode(), operation.passcode.decode())
     except UnicodeDecodeError:
         return None
     if not credentials.login and (claims := claims_of(operation.passcode)) is not None:
-        # RabbitMQ takes the user from a token, and any login.
+        # RabbitMQ takes the user from the token, whatever the login.
         return Credentials(_user_of(claims), credentials.passcode)
-    # RabbitMQ refuses an empty login or passcode, but the AMQP library would replace it with "guest".
+    # RabbitMQ refuses an empty login or passcode, but the AMQP library would replace it by "guest".
     return credentials if credentials.login and credentials.passcode else None
 
 
 def _user_of(claims: dict[str, object]) -> str:
-    """Whom a token names, which nobody has verified yet; just "token" if PLAIN or the log cannot take the name."""
+    """The user whom an unverified token names; "token" if the name does not suit PLAIN or the log."""
     user = claims.get("sub")
     return user if isinstance(user, str) and user and "\0" not in user and fits_short_string(user) else "token"

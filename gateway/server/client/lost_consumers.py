@@ -1,4 +1,4 @@
-"""Consumers that the broker has cancelled, or that do not come back with their link: their queue is deleted or away."""
+"""Consumers that the broker cancelled, or that a recovery could not restore: their queue is deleted or away."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from gateway.session import ops
 from gateway.session.ride_through import rename_queue, request_of
 from gateway.session.subscription import Subscription
 
-# How long RabbitMQ may take from deleting a virtual host's first queue to closing its connections, in seconds.
+# The longest time between RabbitMQ's deletion of a virtual host's first queue and of its connections, in seconds.
 _VHOST_DELETION: Final = 30.0
 
-# RabbitMQ deletes what a lost node had, by name: also a queue that was declared again since, and its consumer is not
-# told. Release 4.3 does so when the node is back, whenever that is. So a queue that must keep its name is looked for
-# after so many seconds, each counted from the look before: for ten minutes together.
+# RabbitMQ deletes the queues of a lost node by name. This may hit a queue that was declared again, and its consumer is
+# not told. Release 4.3 does so when the node is back. So the gateway looks for a queue that must keep its name after
+# each of these pauses in seconds: for ten minutes in total.
 _LOOKS: Final = (1.0, 4.0, 15.0, 40.0, 120.0, 420.0)
 
 Restore = Callable[[ops.Subscribe], Coroutine[Any, Any, ops.Subscribed]]
-"""`Consumers.restore`. It is handed over with each call, since whoever has it refers to this, too."""
+"""`Consumers.restore`. It is an argument of each call, because keeping it would form a reference cycle."""
 
 
 class LostConsumers:
-    """Finds out why a consumer is lost, and brings it back alone if its queue is away, while its session goes on.
+    """Finds out why a consumer is lost. If its queue is away, restores it alone, while its session continues.
 
-    Where a queue is deleted the session is told, once it is known that its link is not lost with it: a session rides
-    through the loss of its link, and so through the deletion of a virtual host that is made again.
+    If the queue is deleted, the session is told, but only when it is known that the link is not lost, too. A session
+    rides through the loss of its link, and so survives the deletion of a virtual host that is made again.
     """
 
     __slots__ = ("_channels", "_context", "_queues", "_undecided", "_waiting", "_watched")
@@ -44,15 +44,15 @@ class LostConsumers:
         self._context = context
         self._channels = channels
         self._queues = queues
-        # Each with what is set when its link is lost, or when nobody needs to know any more.
+        # The reason is not known yet. The event is set when the link is lost, or the reason no longer matters.
         self._undecided: dict[Subscription, asyncio.Event] = {}
-        # Those that wait for their queue.
+        # Subscriptions that wait for their queue.
         self._waiting: dict[Subscription, asyncio.Task[None]] = {}
-        # Those that are back, and whose queue may still be deleted with those of a lost node.
+        # Restored subscriptions whose queue may still be deleted with those of a lost node.
         self._watched: dict[Subscription, asyncio.Task[None]] = {}
 
     def cancelled(self, subscription: Subscription, restore: Restore) -> None:
-        """The broker has cancelled the consumer of a subscription."""
+        """Handle basic.cancel from the broker. ``restore``: see `Consumers.restore`."""
         channel = self._channels.remove(subscription)
         self._queues.exclusive.consumer_cancelled(subscription)
         if channel is None:
@@ -67,10 +67,10 @@ class LostConsumers:
         _ = self._context.spawn(self._decide(subscription, channel, restore), "cancelled")
 
     def closed(self, subscription: Subscription, restore: Restore, refusal: UpstreamError) -> None:
-        """The broker has closed the channel of a subscription.
+        """Handle channel.close from the broker.
 
-        It misses the subscription's own queue if it deletes what a lost node had, by its name, while that is declared
-        again.
+        The code 404 means that it has just deleted the queue, which the subscription had declared again: RabbitMQ
+        deletes the queues of a lost node by name.
         """
         context = self._context
         if refusal.code == NOT_FOUND and context.ride_through and rename_queue(context.session.context, subscription):
@@ -79,7 +79,7 @@ class LostConsumers:
             context.bridge.channel_closed(refusal, publishing=False)
 
     def _missing(self, subscription: Subscription, restore: Restore) -> LinkChannel | None:
-        """The broker has deleted the queue of a subscription, which is to come back; the channel that it had."""
+        """Restore a subscription whose queue the broker has deleted. Returns its old channel."""
         if (channel := self._channels.remove(subscription)) is not None:
             channel.discard(self._context.bridge)
         self._queues.exclusive.consumer_cancelled(subscription)
@@ -87,7 +87,7 @@ class LostConsumers:
         return channel
 
     async def _decide(self, subscription: Subscription, channel: LinkChannel, restore: Restore) -> None:
-        """The queue is gone, or its node. If its virtual host goes with it, the link does, too."""
+        """Find out whether the queue is deleted or away, and whether the link is lost, too, with the virtual host."""
         link_is_lost = self._undecided.get(subscription)
         state = QueueState.DELETED
         try:
@@ -97,7 +97,7 @@ class LostConsumers:
                 if state is not QueueState.AWAY:
                     await self._until_lost(channel.link, subscription, link_is_lost)
                 if self._undecided.pop(subscription, None) is None:
-                    # Lost with its link.
+                    # Its link is lost, and the recovery restores it.
                     pass
                 elif state is not QueueState.DELETED:
                     self._begin(subscription, restore, may_be_made=False)
@@ -108,12 +108,12 @@ class LostConsumers:
 
     @staticmethod
     async def _until_lost(link: Link, subscription: Subscription, link_is_lost: asyncio.Event) -> None:
-        """Wait for the loss of the link if the virtual host goes: permissions go first, connections last."""
+        """Wait for the loss of the link if the virtual host is being deleted: permissions first, connections last."""
         try:
             async with asyncio.timeout(PROMPT), LinkChannel.opened(link) as channel:
                 await channel.may_consume(_queue_of(subscription))
         except TimeoutError:
-            # The node of the queue went just now.
+            # The node of the queue was lost just now.
             pass
         except UpstreamError as refusal:
             if refusal.code == ACCESS_REFUSED or isinstance(refusal, LinkDownError):
@@ -123,15 +123,15 @@ class LostConsumers:
     # A queue that is away.
 
     def wait_for(self, subscription: Subscription, restore: Restore) -> None:
-        """A subscription does not come back with its link: bring it back when its queue is there.
+        """Restore a subscription later, when its queue exists, because the recovery could not.
 
-        If the queue is deleted somebody may make it again, as after the loss of a virtual host.
+        A deleted queue may be made again, as with a virtual host.
         """
         self._begin(subscription, restore, may_be_made=True)
         self._tell_lost(subscription)
 
     def _tell_lost(self, subscription: Subscription) -> None:
-        # Now, though the session may take the event later: another channel may be there by then.
+        # Now, because the session may handle the event only after the subscription has another channel.
         subscription.lost()
         self._context.bridge.handle(ops.QueueAway(subscription))
 
@@ -158,10 +158,10 @@ class LostConsumers:
     async def _until_back(
         self, subscription: Subscription, restore: Restore, may_be_made: bool
     ) -> ops.Subscribed | None:
-        """Try until the consumer runs; None if the broker has deleted the queue.
+        """Try until the consumer runs. Returns None if the queue is deleted.
 
         Raises:
-            UpstreamError: the broker refuses, and will not change its mind.
+            UpstreamError: the broker refuses permanently.
         """
         backoff = Backoff()
         while (request := request_of(subscription)) is not None:
@@ -175,7 +175,7 @@ class LostConsumers:
                     self._context.log_wait(f"queue '{queue}' is away, and so is its node")
                     state = await links.queue_watch.settled(queue)
                 if state is QueueState.DELETED:
-                    # Of a stream that is made again the client has read nothing.
+                    # A stream that is made again begins with messages that the client has not read.
                     subscription.queue_gone()
                     if request.queue is None and not may_be_made:
                         return None
@@ -193,7 +193,7 @@ class LostConsumers:
         return None
 
     async def try_once(self, request: ops.Subscribe, restore: Restore) -> ops.Subscribed | None:
-        """Start a consumer again; None if its queue is away. The others of the login do not wait for that.
+        """Start a consumer again, within a short time, for which other sessions wait. None if its queue is away.
 
         Raises:
             UpstreamError: see `Consumers.restore`.
@@ -224,9 +224,9 @@ class LostConsumers:
         self._watched[subscription] = self._context.spawn(self._look_for(subscription, restore), "watch")
 
     async def _look_for(self, subscription: Subscription, restore: Restore) -> None:
-        """Look for a queue a few times, through the link that may use it; bring the consumer back if it is missing.
+        """Look for a queue a few times, on the link that may use it. If it is missing, restore the consumer.
 
-        On another channel, whose consumer perhaps only begins, it is looked for anew.
+        This ends when the subscription gets another channel, for which `_watch` is called again.
         """
         channel = self._channels.get(subscription)
         for pause in _LOOKS:
@@ -245,20 +245,20 @@ class LostConsumers:
     # The end.
 
     async def forget(self, subscription: Subscription) -> None:
-        """A subscription ends: bring it back no more."""
+        """Stop restoring a subscription, which is about to end."""
         for task in (self._waiting.pop(subscription, None), self._watched.pop(subscription, None)):
             if task is not None:
                 task.cancel()
                 await asyncio.wait((task,))
 
     def hand_over(self, subscriptions: Iterable[Subscription]) -> None:
-        """These had a channel again, and have lost it with its link: the session's recovery brings them back."""
+        """Leave subscriptions to the session's recovery: they had a channel again, and lost it with its link."""
         for subscription in subscriptions:
             if (task := self._waiting.pop(subscription, None)) is not None:
                 task.cancel()
 
     def lose(self) -> tuple[Subscription, ...]:
-        """A link is lost: their own, or another one of the same virtual host. They are lost with it."""
+        """Note that a link of the session is lost. Returns the undecided subscriptions, which are lost with it."""
         lost = tuple(self._undecided)
         for link_is_lost in self._undecided.values():
             link_is_lost.set()
@@ -266,7 +266,7 @@ class LostConsumers:
         return lost
 
     def give_up(self) -> None:
-        """The session is over: wait for nothing any more."""
+        """Stop all waiting, at the end of the session."""
         for link_is_lost in self._undecided.values():
             link_is_lost.set()
         self._undecided.clear()
@@ -275,7 +275,7 @@ class LostConsumers:
 
 
 def _queue_of(subscription: Subscription) -> str:
-    """The queue of a subscription, perhaps before the answer to its SUBSCRIBE has had its turn."""
+    """The queue of a subscription, also before the answer to its SUBSCRIBE is handled."""
     request = subscription.request
     named = "" if request is None else request.queue_name
     return named or subscription.queue

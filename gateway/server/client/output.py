@@ -23,21 +23,20 @@ from gateway.server.fault_boundary import FaultOwner, guarded
 from gateway.server.listen.websocket_transport import WebSocketTransport
 from gateway.session.subscription import split_frames
 
-# When this many times `client_buffer` wait, further messages go back to their queues until the client catches up. The
-# prefetch bounds messages and not bytes, so without this large messages for a slow client would fill the memory.
+# When this many times `client_buffer` wait, further messages are dropped for requeue until the client catches up. The
+# prefetch bounds messages and not bytes, so large messages for a slow client would otherwise fill the memory.
 _DROP_AT: Final = 16
 
 # How long a client may take to read its last frame and to close before the gateway aborts the connection, in seconds.
 _CLOSE_TIMEOUT: Final = 5.0
 
-# How long automatic acknowledgements are collected, in seconds: a write to the broker for each message would cost more
-# than the message.
+# How long automatic acknowledgements are collected, in seconds. A write for each would cost more than the message.
 _AUTO_ACK_INTERVAL: Final = 0.01
 
-# So many bytes that wait in the kernel may mean that it takes no more.
+# If this many bytes wait in the kernel, its buffer may be full.
 _FULL: Final = 4096
 
-# From Linux's struct tcp_info: the milliseconds since the last data came (tcpi_last_data_recv).
+# From Linux's struct tcp_info: the milliseconds since data last arrived (tcpi_last_data_recv).
 _LAST_RECEIVED: Final = struct.Struct("=52xI")
 
 
@@ -52,9 +51,9 @@ class ClientOutput:
     def __init__(self, transport: asyncio.Transport, *, over_tls: bool) -> None:
         self.transport = transport
         self.websocket = transport if isinstance(transport, WebSocketTransport) else None
-        # Whether the client takes bytes as fast as they come.
+        # False while the client reads more slowly than messages arrive.
         self.is_writable = True
-        # How long the client may take them more slowly, in seconds.
+        # How long that may last, in seconds.
         self.slow_consumer_timeout = 60.0
         self._paused_at = 0.0
         self._over_tls = over_tls
@@ -62,7 +61,7 @@ class ClientOutput:
         self._close_timer: asyncio.TimerHandle | None = None
 
     def watch(self, tell: Callable[[bytes], None] | None) -> None:
-        """Tell what is written from now on; None: no more."""
+        """Call ``tell`` with everything before it is written. None ends that."""
         if isinstance(self.transport, WatchedTransport):
             self.transport = self.transport.transport
         if tell is not None:
@@ -71,13 +70,13 @@ class ClientOutput:
             self.websocket = cast(WebSocketTransport, self.transport)
 
     def start(self, virtual_host: VirtualHost) -> None:
-        """The client has logged in."""
+        """Apply the settings of the virtual host, after the login."""
         self._buffer = virtual_host.client_buffer
         self.transport.set_write_buffer_limits(high=self._buffer, low=self._buffer // 4)
         self.slow_consumer_timeout = virtual_host.slow_consumer_timeout
 
     def write(self, output: list[Body]) -> int:
-        """Write the frames of a session's output; the number of STOMP bytes. HOT: once per batch.
+        """Write the frames of a session's output. Returns the number of STOMP bytes. HOT: once per batch.
 
         The output is emptied first, because the write may call ``pause_writing``, which may change the session.
         """
@@ -85,51 +84,51 @@ class ClientOutput:
             frames = split_frames(output)
             output.clear()
             return self.websocket.write_messages(frames)
-        # The body of the last MESSAGE; those before it are mostly about as large.
+        # The last piece but one is the body of the last MESSAGE. The other bodies are mostly about as large.
         is_large = len(output) > 1 and len(output[-2]) >= LARGE
         try:
             pieces = gathered(output) if is_large else [b"".join(output)]  # type: ignore[arg-type]
         except TypeError:
-            pieces = gathered(output)  # one of those is in pieces
+            pieces = gathered(output)  # a body is a LargeBody
         output.clear()
         try:
             self.transport.writelines(pieces)
         except RuntimeError:
-            # The client has reset the connection, and uvloop tells a moment later (``connection_lost``).
+            # The client has reset the connection. uvloop calls ``connection_lost`` a moment later.
             if not self.transport.is_closing():
                 raise
             return 0
         return sum(map(len, pieces))
 
     def pause(self, now: float) -> None:
-        """The transport's buffer is full; ``now`` is in seconds."""
+        """Note that the transport's buffer is full. ``now`` is in seconds."""
         self.is_writable = False
         self._paused_at = now
 
     def resume(self) -> None:
-        """The client has taken most of the buffer."""
+        """Note that the client has read most of the buffer."""
         self.is_writable = True
 
     def is_slow(self, now: float) -> bool:
-        """Whether the client has been slow for too long."""
+        """Whether the client has been slow for too long. ``now`` is in seconds."""
         return not self.is_writable and now - self._paused_at > self.slow_consumer_timeout
 
     @property
     def write_buffer(self) -> int:
-        """Bytes that wait in the event loop to be written to the client."""
+        """The number of bytes that wait in the event loop to be written to the client."""
         return self.transport.get_write_buffer_size()
 
     @property
     def must_drop(self) -> bool:
-        """Whether further messages have to go back to their queues."""
+        """Whether further messages must be dropped for requeue."""
         return not self.is_writable and self.write_buffer > _DROP_AT * self._buffer
 
     def unsent_bytes(self) -> int:
-        """0 if the kernel has taken everything; else a number that changes when the client takes some."""
+        """0 if the kernel has taken everything; otherwise a number that changes when the kernel takes more."""
         return self.write_buffer or (_unsent_below_tls(self.transport) if self._over_tls else 0)
 
     def has_sent_unread(self, seconds: float) -> bool:
-        """Whether a client that is not read has sent something in the last seconds, as far as the kernel can tell."""
+        """Whether, according to the kernel, a client that is not being read has sent bytes in the last ``seconds``."""
         connection = self.transport.get_extra_info("socket")
         if connection.fileno() < 0:
             return False
@@ -150,7 +149,7 @@ class ClientOutput:
         if has_ended or not self.transport.can_write_eof():
             self.transport.close()
         else:
-            # After a full close the kernel would answer further bytes with a reset, which may overtake the last frame.
+            # After a full close, the kernel would answer further bytes with a reset, which may overtake the last frame.
             try:
                 self.transport.write_eof()
                 if not is_reading:
@@ -161,16 +160,15 @@ class ClientOutput:
         self._close_timer = asyncio.get_running_loop().call_later(_CLOSE_TIMEOUT, self.transport.abort)
 
     def connection_lost(self) -> None:
-        """The connection is closed."""
+        """Cancel the timer: the connection is closed."""
         if self._close_timer is not None:
             self._close_timer.cancel()
 
 
 def _unsent_below_tls(transport: asyncio.BaseTransport) -> int:
-    """Bytes in the kernel's buffer; 0 if the buffer has room.
+    """The number of bytes in the kernel's buffer; 0 if it has room.
 
-    The event loop's TLS transport hides another transport, which keeps the bytes that the kernel has no room for. While
-    that one keeps anything, the kernel's buffer is full.
+    Below the event loop's TLS transport is another one, which keeps the bytes for which the kernel has no room.
     """
     descriptor = transport.get_extra_info("socket").fileno()
     if descriptor < 0:

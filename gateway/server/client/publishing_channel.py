@@ -1,4 +1,4 @@
-"""The channel on which one session publishes, and when its client is held for it."""
+"""The channel on which one session publishes, and for which its client may be held."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from gateway.session import ops
 from gateway.session.context import Hold
 from gateway.session.queues import QueueSpec
 
-# Of a COMMIT so many bytes are written at once. Its session asks for no operation meanwhile, which would overtake the
-# rest.
+# The bytes of a COMMIT that are written at once. Until all are written, its session asks for no operation, because that
+# would overtake the rest.
 _PIECE: Final = 64 << 10
 
-# How often it looks whether everything is answered before the channel is replaced, and the seconds between two looks.
+# Before the channel is replaced: how often to check whether all messages are confirmed, and the pauses in seconds.
 _LOOKS: Final = 50
 _BETWEEN_LOOKS: Final = 0.01
 
-# For so many seconds a channel is not replaced again: a full queue rejects everything, on whatever channel.
+# The least seconds between two replacements: a full queue rejects everything, on every channel.
 _REPLACED_FOR: Final = 5.0
 
 
 class PublishingChannel:
-    """Opened when the session first publishes, and replaced when it is lost, or when the broker takes nothing on it.
+    """Opened when the session first publishes, and replaced if it is lost or the broker rejects messages on it.
 
-    Also replaced when the session begins or ceases to send much: meanwhile it is on a bulk link.
+    It moves to a bulk link while the session sends much.
     """
 
     __slots__ = (
@@ -49,18 +49,18 @@ class PublishingChannel:
         self._session = context.session
         self._queues = queues
         self._channel: LinkChannel | None = None
-        # Whether it is, or is to be, on a bulk link.
+        # Whether it is, or will be, on a bulk link.
         self._is_bulk = False
         self._bulk_sender: BulkSender | None = None
         self._is_window_full = False
-        # Not everything that the session publishes was written.
+        # Whether a rest of the session's messages is not written yet, and whether writing it is scheduled.
         self._has_rest = self._is_scheduled = False
         self._replaced_at = float("-inf")
-        # How many of the session's declarations it has asked the broker about.
+        # The number of the last declaration about which it has asked the broker.
         self._asked = 0
-        # The last refusal that the session knows of.
+        # The last refusal that it has reported to the session.
         self._told: UpstreamError | None = None
-        # Ends when a queue that was away is back.
+        # Done when a queue is no longer away.
         self._awaited: asyncio.Future[QueueState] | None = None
 
     @property
@@ -69,36 +69,37 @@ class PublishingChannel:
         return self._channel is not None
 
     def take(self) -> LinkChannel | None:
-        """Hand out the channel, with all that was published on it; afterwards there is none."""
+        """Remove and return the channel, after writing the rest of the messages."""
         self.write_rest()
         channel, self._channel = self._channel, None
         return channel
 
     def write_rest(self) -> None:
-        """Write what `flush` has left, now."""
+        """Write the rest that ``flush`` has left."""
         if self._channel is not None and self._has_rest:
             self._has_rest = False
             self._channel.write(*self._session.take_publishes())
 
     def flush(self) -> None:
-        """Write what the session publishes. HOT: once per batch."""
+        """Write the session's messages, of a COMMIT only a part. HOT: once per batch."""
         channel = self._channel
         if channel is None or (self._has_rest and (self._is_window_full or channel.link.paused)):
             return
         session = self._session
-        # Taken before the write, because a full link may lead back here.
+        # Taken before the write, because a full link calls this function again.
         publishes = session.take_publishes(_PIECE)
         if publishes:
             self._has_rest = session.has_publishes
             channel.write(*publishes)
             if session.context.declared_queues.last_sent != self._asked:
-                # RabbitMQ answers them only if it refuses one: that saves it half of its time for each.
+                # RabbitMQ answers a declaration with nowait only if it refuses it, and needs half the time for it. So
+                # the gateway asks for one answer after all of them.
                 self._do_not_await(channel.ask(), channel)
             window = channel.link.window
             if window is not None:
                 window.published(self._context.bridge, sum(map(len, publishes)))
             if self._has_rest and not self._is_scheduled and not self._is_window_full and not channel.link.paused:
-                # Others write between the pieces.
+                # Other sessions write between the pieces.
                 self._is_scheduled = True
                 asyncio.get_running_loop().call_soon(self._write_more)
 
@@ -107,7 +108,11 @@ class PublishingChannel:
         guarded(self._context.bridge, self._context.bridge.advance)
 
     async def prepare(self, operation: ops.PreparePublisher) -> ops.PublisherPrepared:
-        """Open the channel if there is none, declare a queue, switch confirms on."""
+        """Carry out a `PreparePublisher`.
+
+        Raises:
+            UpstreamError: the broker refuses, or the link is lost.
+        """
         if operation.is_fresh:
             await self._replace()
         channel = self._channel
@@ -115,7 +120,7 @@ class PublishingChannel:
         if channel is None:
             channel = await self._context.links.publishing_channel(is_bulk=self._is_bulk)
             self._use(channel)
-        # Not one after the other: each answer would cost a round trip.
+        # The answer is awaited below, after the next method is sent: this saves a round trip.
         needs_confirms = operation.confirms and not channel.has_confirms
         last = channel.select_confirms() if needs_confirms else channel.ask() if is_new else None
         if operation.queue is not None:
@@ -123,13 +128,16 @@ class PublishingChannel:
         if last is not None:
             await last
         if channel is not self._channel:
-            # Its link was lost while a queue was declared on another one.
+            # The link was lost while a queue was declared on another one.
             raise LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the connection to the broker was lost")
-        # The channel may have confirms already, from a recovery in between.
+        # The channel may have confirms from a recovery meanwhile.
         return ops.PublisherPrepared(channel.number, channel.link.tuning.frame_max, channel.has_confirms, is_new)
 
     def prepare_at_once(self, operation: ops.PreparePublisher) -> ops.PublisherPrepared | None:
-        """The same if a link is open: a channel takes messages behind methods that are not answered yet."""
+        """Do the same without waiting for answers, if a link is open; otherwise return None.
+
+        Messages may follow methods that are not answered yet. `_answer` handles a refusal.
+        """
         channel = self._channel
         if operation.is_fresh or operation.queue is not None or (channel is None and self._is_bulk):
             return None
@@ -151,9 +159,9 @@ class PublishingChannel:
         answer.add_done_callback(partial(self._answer, channel, self._asked))
 
     def _answer(self, channel: LinkChannel, declarations: int, answer: asyncio.Future[Any]) -> None:
-        """The answer to a method that stands among messages, and behind so many declarations.
+        """Take the answer to a method that precedes messages, and follows this many declarations.
 
-        If it is a refusal, of this method or one before it, the messages behind that fail with it.
+        After a refusal, of this method or an earlier one, all later messages fail, too.
         """
         if channel is not self._channel or answer.cancelled():
             return
@@ -180,11 +188,15 @@ class PublishingChannel:
         self._follow(channel.link)
 
     async def restore(self, operation: ops.Recover) -> ops.PublisherPrepared:
-        """Open a channel again, and declare the queues of the messages that will be published again."""
+        """Open a channel, and declare the queues of the messages that will be published again.
+
+        Raises:
+            UpstreamError: the broker refuses, a queue is away, or the link is lost.
+        """
         if operation.has_refused:
             await self._answered()
         if self._session.unanswered:
-            # The broker may not answer before a queue is back.
+            # While a queue is away, the broker may not answer on this channel.
             channel = self.take()
             if channel is not None:
                 channel.abandon(self._context.bridge)
@@ -196,7 +208,7 @@ class PublishingChannel:
             for queue in operation.queues:
                 prepared = await self._prepare_promptly(queue)
         except BaseException:
-            # Nothing was published on it. Its end is not waited for, since it may take as long as a queue is away.
+            # Nothing was published on it. Do not wait for its end, which may take as long as a queue is away.
             channel = self.take()
             if channel is not None:
                 channel.abandon(self._context.bridge)
@@ -204,7 +216,7 @@ class PublishingChannel:
         return prepared
 
     async def _prepare_promptly(self, queue: QueueSpec) -> ops.PublisherPrepared:
-        """Declare a queue, or begin to wait for it if it is away. Other sessions come back meanwhile."""
+        """Declare a queue; if it is away, begin to wait for it and raise, so that other sessions can recover."""
         if not self._context.links.queue_watch.is_away(queue.name):
             try:
                 async with asyncio.timeout(PROMPT):
@@ -218,13 +230,13 @@ class PublishingChannel:
         raise _away(queue.name)
 
     def wait_for(self, queue: str) -> None:
-        """Open no channel for messages before a queue that is away is back."""
+        """Let ``restore`` refuse to open a channel until this queue is no longer away."""
         if self._awaited is None or self._awaited.done():
             self._session.awaited_for_sends = (queue,)
             self._awaited = asyncio.ensure_future(self._context.links.queue_watch.settled(queue))
 
     def _refuse_while_away(self, wanted: Container[str]) -> None:
-        """Refuse while the queue that was waited for last is away, and there are messages for it."""
+        """Raise UpstreamError while the awaited queue is away, if there are messages for it."""
         if self._awaited is not None and not self._awaited.done():
             [awaited] = self._session.awaited_for_sends
             if awaited in wanted:
@@ -232,18 +244,18 @@ class PublishingChannel:
         self.give_up()
 
     def give_up(self) -> None:
-        """Wait for no queue any more."""
+        """Stop waiting for a queue."""
         awaited, self._awaited = self._awaited, None
         self._session.awaited_for_sends = ()
         if awaited is not None and not awaited.cancel() and not awaited.cancelled():
-            # If the broker has refused to tell, a declaration will tell why.
+            # Mark an exception as retrieved. A declaration will raise it again.
             awaited.exception()
 
     async def _replace(self) -> None:
-        """Close the channel, unless the broker does not soon confirm what was published on it.
+        """Close the channel, if the broker soon confirms everything on it.
 
         Raises:
-            UpstreamError: the broker has refused something that was published on it.
+            UpstreamError: the broker closed it because it refused a message.
         """
         channel, now = self._channel, asyncio.get_running_loop().time()
         is_on_bulk = channel is not None and channel.link.purpose == BULK
@@ -251,7 +263,7 @@ class PublishingChannel:
         if moves or now - self._replaced_at >= _REPLACED_FOR:
             self._replaced_at = now
             if await self._answered() and not self._session.confirms.has_refused:
-                # Everything is answered: the end of the channel adds nothing, and a broker that hangs never tells it.
+                # Everything is confirmed, so the answer does not matter, and a broker that hangs never gives it.
                 await self._drop(within=CLOSED_WITHIN)
                 if channel is not None and channel.closed is not None:
                     raise channel.closed
@@ -259,7 +271,7 @@ class PublishingChannel:
                 self._is_bulk = is_on_bulk
 
     async def _answered(self) -> bool:
-        """Wait for the broker's answers to what was published, but not for long; whether they came."""
+        """Wait for half a second at most for all confirms. Returns whether they have arrived."""
         for _ in range(_LOOKS):
             if self._session.confirms.is_answered:
                 return True
@@ -272,10 +284,10 @@ class PublishingChannel:
             await channel.close_for(self._context.bridge, within=within)
 
     async def close(self, channel: LinkChannel | None) -> None:
-        """Close the channel that was taken: when this returns, the broker has handled all publishes.
+        """Close a channel from ``take``. Afterwards the broker has handled all publishes.
 
         Raises:
-            UpstreamError: the link or the channel is lost, and perhaps publishes too.
+            UpstreamError: the link or the channel is lost, and perhaps also publishes.
         """
         if channel is None:
             return
@@ -284,14 +296,14 @@ class PublishingChannel:
         if failure is not None:
             raise failure
 
-    # What happens on its link.
+    # Events of its link.
 
     def channels_on(self, link: Link) -> list[LinkChannel]:
         """The channel, if it is on this link."""
         return [self._channel] if self._channel is not None and self._channel.link is link else []
 
     def lose(self, link: Link) -> bool:
-        """A link is gone; whether the channel went with it."""
+        """Note that a link is lost. Returns whether the channel was on it."""
         is_lost = bool(self.channels_on(link))
         if is_lost:
             self._channel = None
@@ -300,20 +312,20 @@ class PublishingChannel:
         return is_lost
 
     def keep_to_window(self) -> None:
-        """Much is about to be published: not while too much is on its way over the link."""
+        """Join the publish window, before much is published. This may hold the session."""
         window = None if self._channel is None or self._is_window_full else self._channel.link.window
         if window is not None:
             window.enter(self._context.bridge)
 
     def window_full(self) -> None:
-        """Too much is on its way over the link: others have their turn."""
+        """Hold the session because the publish window is full, and perhaps move it to a bulk link."""
         self._is_window_full = True
         self._session.holds.add(Hold.LINK_WRITE)
         settings = self._session.settings
         if self._channel is None or not (settings.bulk_links and settings.upstream.ride_through):
             return
         if not self._session.has_confirms:
-            # If a link went in the middle of the move, nobody would know of what was on its way.
+            # Without confirms, the session cannot move: it does not know when its messages have arrived.
             return
         sender = self._bulk_sender = self._bulk_sender or BulkSender(self._session.traffic)
         if self._is_bulk:
@@ -322,21 +334,21 @@ class PublishingChannel:
             _ = self._context.spawn(self._move(is_bulk=True), "move")
 
     def window_open(self) -> Link | None:
-        """There is room again, and it is this session's turn; the link, if there is one."""
+        """Note that the publish window has room for this session. Returns the channel's link, or None."""
         self._is_window_full = False
         if self._bulk_sender is not None:
             self._bulk_sender.window_open(asyncio.get_running_loop().time())
         return None if self._channel is None else self._channel.link
 
     def time_passed(self) -> None:
-        """Leave the bulk link if the session sends little by now. Called about once a second."""
+        """Leave the bulk link if the session sends little by now. Call it about once a second."""
         if not self._is_bulk or self._bulk_sender is None:
             return
         if self._bulk_sender.is_calm() and self._session.confirms.is_answered:
             _ = self._context.spawn(self._move(is_bulk=False), "move")
 
     async def _move(self, *, is_bulk: bool) -> None:
-        """Have the session ask for a channel on a link of the other kind, unless it does something else."""
+        """Let the session ask for a channel on the other kind of link, unless something is under way."""
         if not await self._context.links.has_publishing_link(is_bulk=is_bulk) or self._channel is None:
             return
         if self._is_bulk is not is_bulk and self._session.renew_publisher():
@@ -344,14 +356,14 @@ class PublishingChannel:
             self._context.bridge.advance()
 
     def renew(self) -> bool:
-        """Have the session ask for another channel, since this link drains; False if it does something else."""
+        """Let the session ask for another channel, since this link drains. Returns False if something is under way."""
         is_asked = self._session.renew_publisher()
         if is_asked:
             self._context.bridge.advance()
         return is_asked
 
     def follow(self, link: Link) -> bool:
-        """Hold or release the client as its publishing link needs; whether that is this link."""
+        """Hold or release the client by the state of a link. Returns whether the channel is on that link."""
         is_here = bool(self.channels_on(link))
         if is_here:
             self._follow(link)

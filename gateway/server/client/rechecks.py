@@ -1,11 +1,11 @@
-"""Asks brokers again what users may do, for virtual hosts with ``recheck``.
+"""Rechecks: asks brokers periodically what users may do, for virtual hosts with ``recheck``.
 
-RabbitMQ looks at permissions when a link is opened and when a consumer begins. A user who loses one goes on getting
-messages. So each login is asked about again from time to time: once for all sessions that share its links, over a
-connection of its own, where the broker remembers no earlier answer and nobody else can be disturbed.
+RabbitMQ checks permissions when a link is opened and when a consumer begins. A user who loses a permission later
+continues to get messages. So the gateway asks about each login from time to time, once for all sessions that share its
+links. It uses a new connection, on which the broker has cached no earlier answer.
 
-The answer may be wrong for a moment, for example while the broker cannot reach its directory of users, or deletes a
-virtual host. So a refusal counts if the next check, a few seconds later, is refused as well.
+A refusal may be wrong, for example while the broker cannot reach its user directory, or deletes a virtual host. So it
+counts only if the next check, a few seconds later, is refused, too.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from gateway.session.subscription import Subscription
 
 log = structlog.get_logger("gateway.broker")
 
-# How many logins are asked about at the same time.
+# The number of logins that are checked at the same time.
 _AT_ONCE: Final = 4
 
 # Seconds from a refusal to the check that has to confirm it, and between two questions about one login.
 _CONFIRMED_AFTER: Final = 5.0
 _BETWEEN_QUESTIONS: Final = 0.005
 
-# Seconds that the broker has for an answer. RabbitMQ 4.3 gives none while the node of a queue is away.
+# The time for an answer in seconds. RabbitMQ 4.3 does not answer while the node of a queue is away.
 _ANSWERED_WITHIN: Final = 10.0
 
-# So many sessions are looked at before others have their turn.
+# The number of sessions that are looked at in one slice of paced work.
 _SESSIONS_PER_ROUND: Final = 200
 
-# RabbitMQ refuses one connection too many with the code of a virtual host that the user may not use. The names of both
-# stand before this in quotation marks.
+# RabbitMQ refuses a connection beyond a limit with the same code as a virtual host that the user may not use. If it is
+# the limit, this text follows the quoted names.
 _IS_LIMIT: Final = "limit ("
 
-# How the names of queues begin that a session gets for itself. Permissions are for all of them alike.
+# The prefixes of generated queue names. Permissions are the same for all of them.
 _GENERATED: Final = ("stomp-subscription-", "stomp.gen-", "amq.gen-")
 
-# Characters of the broker's text in the log.
+# The most characters of the broker's text in the log.
 _LONGEST_REASON: Final = 300
 
 
@@ -59,14 +59,14 @@ class Rechecked(FaultOwner, Protocol):
 
     @property
     def subscriptions(self) -> Collection[Subscription]:
-        """What it consumes."""
+        """See `Bridge`."""
 
     def revoke(self, text: str, subscription: Subscription | None = None) -> None:
-        """The broker refuses the login, or a subscription; its text says how."""
+        """See `Bridge`."""
 
 
 class _Consumed(NamedTuple):
-    """What is asked about once, however many subscriptions consume it: a queue, and what it is bound to."""
+    """A queue and its binding. A check asks about it once, for all subscriptions."""
 
     queue: str
     binding: tuple[str, str] | None
@@ -83,15 +83,15 @@ class _Login:
     def __init__(self, links: LoginLinks, interval: float) -> None:
         self.links = links
         self.interval = interval
-        # A dictionary keeps their order.
+        # A dictionary, because it keeps their order.
         self.sessions: dict[Rechecked, None] = {}
         self.timer: asyncio.TimerHandle | None = None
-        # What the last check was refused; None stands for the login itself.
+        # What was refused at the last check; None stands for the login itself.
         self.doubted: set[_Consumed | None] = set()
 
 
 class Rechecks:
-    """The logins to ask about. ``spawn`` starts a background task and keeps a reference to it."""
+    """Checks the logins of open sessions. ``spawn`` starts a background task and keeps a reference to it."""
 
     def __init__(self, pool: LinkPool, spawn: Callable[..., object], paced: PacedWork, stats: GatewayStats) -> None:
         self._pool = pool
@@ -103,19 +103,19 @@ class Rechecks:
         self._by_session: dict[Rechecked, _Login] = {}
 
     def enter(self, session: Rechecked, links: LoginLinks, interval: float) -> None:
-        """A session has logged in; its login is to be asked about every ``interval`` seconds, never if that is 0."""
+        """Check the login of a session from now on, every ``interval`` seconds; with 0, never."""
         if not interval:
             return
         login = self._logins.get((links, interval))
         if login is None:
             login = self._logins[links, interval] = _Login(links, interval)
-            # Thousands may have come at the same moment: the checks spread over the interval, and stay so.
+            # Thousands of sessions may log in at the same time. This spreads their checks over the interval.
             self._schedule(login, interval * random.random())  # noqa: S311 - no secret
         login.sessions[session] = None
         self._by_session[session] = login
 
     def leave(self, session: Rechecked) -> None:
-        """The session is over, if it ever began."""
+        """Stop checking for a session, which has ended. It need not have logged in."""
         login = self._by_session.pop(session, None)
         if login is None:
             return
@@ -141,7 +141,7 @@ class Rechecks:
             host.rechecks[result] += 1
 
     async def _ask(self, login: _Login) -> str:
-        """Ask about the login and about what its sessions consume; the result, as the metric counts it."""
+        """Ask about the login and its sessions' subscriptions. Returns the result, a label value of the metric."""
         if not login.sessions:
             return "unanswered"
         try:
@@ -158,7 +158,7 @@ class Rechecks:
         try:
             return await self._ask_about_consumers(login, link)
         except (UpstreamError, TimeoutError):
-            # The link was lost, or the node of a queue is away: what is not answered is asked the next time.
+            # The link was lost, or the node of a queue is away. The next check asks again.
             return "unanswered"
         finally:
             await link.close()
@@ -175,7 +175,7 @@ class Rechecks:
                 doubted.add(consumed)
                 continue
             for session, subscription in consumers:
-                # Each in the broker's words about its own queue.
+                # Ask again for each, because the broker's text names the queue.
                 if text := await _refusal(link, subscription.queue, consumed.binding):
                     has_revoked = True
                     self._tell(login, text, sessions=1, destination=subscription.address.decode(errors="replace"))
@@ -184,7 +184,7 @@ class Rechecks:
         return "revoked" if has_revoked else "doubted" if doubted else "allowed"
 
     def _revoke_login(self, login: _Login, text: str) -> None:
-        """End all sessions of a login that the broker does not accept any more."""
+        """End all sessions of a login that the broker no longer accepts."""
         self._pool.distrust(login.links)
         self._tell(login, text, sessions=len(login.sessions))
         revoked = tuple(login.sessions)
@@ -205,13 +205,13 @@ class Rechecks:
 
 
 def _is_of_login(refusal: UpstreamError) -> bool:
-    """Whether a broker refuses the login or the virtual host, and not one connection more."""
+    """Whether the broker refuses the login or the virtual host, and not a connection beyond a limit."""
     _, _, behind_names = refusal.text.rpartition("'")
     return refusal.code == ACCESS_REFUSED or (refusal.code == NOT_ALLOWED and _IS_LIMIT not in behind_names)
 
 
 async def _consumed_by(login: _Login) -> dict[_Consumed, _Consumers]:
-    """What the sessions of a login consume now, and who does."""
+    """What the sessions of a login consume, with the sessions and subscriptions."""
     found: dict[_Consumed, _Consumers] = {}
     for count, session in enumerate(tuple(login.sessions), start=1):
         for subscription, consumed in _consumed(session.subscriptions):
@@ -229,11 +229,11 @@ def _consumed(subscriptions: Iterable[Subscription]) -> Iterator[tuple[Subscript
 
 
 async def _refusal(link: Link, queue: str, binding: tuple[str, str] | None) -> str:
-    """The broker's words if the user may not consume a queue, or not bind it as it is; empty if nothing is refused.
+    """The broker's text if the user may not consume a queue or bind it in this way; empty if nothing is refused.
 
     Raises:
         LinkDownError: the link is lost.
-        TimeoutError: there is no answer.
+        TimeoutError: there was no answer.
     """
     return await _refused(link, lambda channel: channel.may_consume(queue)) or (
         "" if binding is None else await _refused(link, lambda channel: channel.may_bind(queue, *binding))
@@ -244,5 +244,5 @@ async def _refused(link: Link, ask: Callable[[LinkChannel], Awaitable[object]]) 
     await asyncio.sleep(_BETWEEN_QUESTIONS)
     async with asyncio.timeout(_ANSWERED_WITHIN):
         refusal = await LinkChannel.refusal(link, ask)
-    # Other refusals mean that the user may, but the queue is gone or another session's.
+    # After any other refusal, the user has the permission, but the queue is deleted, or another session's.
     return refusal.text if refusal is not None and refusal.code == ACCESS_REFUSED else ""

@@ -1,10 +1,10 @@
-"""Brings back what a session lost with a link: when to try, how often, and what ends it.
+"""Restores what a session lost with a link: when to try, how often, and when to stop.
 
-The session says what is to come back (`ops.Recover`), `Restorer` restores it, piece by piece. What is back stays back:
-if an attempt fails half-way, the next one goes on with the rest.
+`ops.Recover` says what to restore, and `Restorer` restores it piece by piece. If an attempt fails half-way, the next
+one continues with the rest.
 
-A broker that closes a link because of what one session has sent does not say which one. So the sessions of that login
-come back one at a time, see `RecoveryTurn`. The one to blame ends, and the others ride on.
+If a broker closes a link because of something that one session sent, it does not say which session. So the sessions of
+that login recover one at a time, see `RecoveryTurn`. The session to blame ends, and the others continue.
 """
 
 from __future__ import annotations
@@ -32,36 +32,35 @@ from gateway.session.context import State
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 
-# How often a session in its turn looks whether all is answered, and the seconds between two looks.
+# During a session's turn: how often to check whether everything is answered, and the pauses in seconds.
 _LOOKS: Final = 200
 _BETWEEN_LOOKS: Final = 0.005
-# Seconds before a channel is opened in place of one that the broker closed because of a message. It bounds how many
-# such messages of one client the broker has to refuse, and to log, in a second.
+# The pause in seconds before a channel replaces one that the broker closed because of a message. It bounds how many
+# such messages of one client the broker has to refuse and log in a second.
 _AFTER_REFUSAL: Final = 0.01
 
-# Seconds in which the broker may refuse what it allowed before.
-# RabbitMQ deletes a virtual host's permissions before the host itself, which may be made again.
-# A refused login is not tried again.
+# For this many seconds, the recovery retries what the broker refuses for lack of permissions, except a login: RabbitMQ
+# deletes the permissions of a virtual host before the host itself, which may be made again.
 _WITHOUT_PERMISSIONS: Final = 2.0
 
-# How long a session may keep its turn, in seconds. One that takes longer goes on without.
+# The longest turn in seconds. A session that needs longer continues without a turn.
 _LONGEST_TURN: Final = 2.0
 
 
 class RecoveryTurn:
-    """Taken before a session comes back, and given back when the broker has answered what the session sends again.
+    """The turn of one session to recover, until the broker has answered everything that it sends again.
 
-    If a link closes in a session's turn, the session is suspect; in its second turn, it is to blame. Once is too few:
-    a session that has just connected takes no turns, and may do harm in the turn of another.
+    If a link closes during its turn, the session is suspect; if it happens again, it is to blame. Once is not enough,
+    because a session that has just connected takes no turns, and may be the cause.
     """
 
     __slots__ = ("_ends", "_is_needed", "_is_suspect", "_lock")
 
     def __init__(self) -> None:
-        # Whether the broker has blamed a session, perhaps this one.
+        # Whether the broker closed a link because of some session, so that there are turns.
         self._is_needed = False
         self._is_suspect = False
-        # Held during the turn.
+        # The lock of the login, held during the turn.
         self._lock: asyncio.Lock | None = None
         self._ends: asyncio.TimerHandle | None = None
 
@@ -71,11 +70,11 @@ class RecoveryTurn:
         return self._lock is not None
 
     def lost(self, code: int) -> None:
-        """A link is lost."""
+        """Note the code with which a link was lost."""
         self._is_needed |= code not in BROKER_FAULTS
 
     def is_to_blame(self, code: int) -> bool:
-        """Whether a link that is lost now is lost because of what this session sends. It gives the turn back."""
+        """Whether this session caused the loss of a link, for a second time. This gives the turn back."""
         if not self.is_taken or code in BROKER_FAULTS:
             return False
         self.give_back()
@@ -83,19 +82,19 @@ class RecoveryTurn:
         return was_suspect
 
     async def take(self, lock: asyncio.Lock) -> None:
-        """Wait for the turn, if there are turns now. ``lock`` is that of the login."""
+        """Wait for the turn, if there are turns. ``lock`` is that of the login."""
         if self._is_needed and not self.is_taken:
             await lock.acquire()
             self._lock = lock
             self._ends = asyncio.get_running_loop().call_later(_LONGEST_TURN, self.give_back)
 
     def proven(self) -> None:
-        """The broker has answered everything, or nothing for long, and did not close the link: no more turns."""
+        """Need no turn any more: the broker has answered everything or kept the link for long enough."""
         self._is_needed = self._is_suspect = False
         self.give_back()
 
     def give_back(self) -> None:
-        """It is the next one's turn."""
+        """Let the next session have its turn."""
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.release()
@@ -105,7 +104,7 @@ class RecoveryTurn:
 
 
 class Restorer:
-    """Queues, consumers and the publishing channel of one session; each piece stays back once it is back."""
+    """Restores queues, consumers and the publishing channel of one session, each of them once."""
 
     __slots__ = ("_channels", "_consumers", "_leaving", "_publishing", "_queues", "context")
 
@@ -126,7 +125,7 @@ class Restorer:
         self._leaving = leaving
 
     def lacks_consumer(self, subscription: Subscription) -> bool:
-        """Whether a subscription has no channel, and has not ended meanwhile."""
+        """Whether a subscription of the session has no channel."""
         return subscription not in self._channels and self.context.session.subscriptions.is_current(subscription)
 
     @property
@@ -135,8 +134,8 @@ class Restorer:
         return not self._publishing.is_open
 
     async def find_away(self) -> None:
-        """Leave out the subscriptions whose queues are away, and begin to wait for those of messages."""
-        lost, watch = self.context.session.what_is_lost(), self.context.links.queue_watch
+        """Find queues that are away. Their subscriptions are left to `LostConsumers`; those of messages are awaited."""
+        lost, watch = self.context.session.recovery_request(), self.context.links.queue_watch
         lasting = [each for each in lost.subscriptions if each.queue is None or each.queue.durable]
         names = {each.queue_name for each in lasting} | {queue.name for queue in lost.queues}
         await asyncio.gather(*map(watch.state, names), return_exceptions=True)
@@ -148,15 +147,15 @@ class Restorer:
                 self._publishing.wait_for(queue.name)
 
     async def restore_queues(self, operation: ops.Recover) -> None:
-        """Take the session's exclusive queues again, apart from those that subscriptions declare.
+        """Declare the session's exclusive queues, except those that subscriptions declare on their own links.
 
-        Those have to be on the link of their subscription. What the session has left must be closed first.
+        First waits until the channels on links that the session has left are closed.
         """
         await self._leaving.done()
         await self._queues.restore({each.queue.name for each in operation.subscriptions if each.queue is not None})
 
     async def restore_consumer(self, operation: ops.Subscribe) -> ops.Subscribed | None:
-        """Subscribe again; None if the queue is away, so that the subscription comes back later and by itself."""
+        """Subscribe again. Returns None if the queue is away; `LostConsumers` then restores the subscription later."""
         consumers = self._consumers
         restore, lost = consumers.restore, consumers.lost
         subscribed = await lost.try_once(operation, restore)
@@ -165,46 +164,46 @@ class Restorer:
         return subscribed
 
     async def restore_publisher(self, operation: ops.Recover) -> ops.PublisherPrepared:
-        """Open a publishing channel, and declare the queues of the messages that will be published again."""
+        """See `PublishingChannel.restore`."""
         return await self._publishing.restore(operation)
 
 
 class Recovery:
-    """The recoveries of one session; at most one is under way."""
+    """The recoveries of one session, one at a time."""
 
     def __init__(self, restorer: Restorer) -> None:
         self._restorer = restorer
         self._backoff = Backoff()
-        # Seconds spent on what is lost; only this counts, however long the session lived between two attempts.
+        # The seconds of recoveries since something last succeeded. The time between recoveries does not count.
         self._spent = 0.0
-        # Bounds the recovery under way.
+        # The timeout of the recovery under way.
         self._bound: asyncio.Timeout | None = None
         self._stopped = asyncio.Event()
-        # When the last one ended, on the event loop's clock.
+        # When the last recovery ended, on the event loop's clock.
         self._ended_at = 0.0
         self.turn = RecoveryTurn()
-        # Counts recoveries.
+        # The number of recoveries so far.
         self._number = 0
-        # Whether it waits for a broker that answers.
+        # True while it waits for a broker that answers.
         self._is_down = False
 
     def stop(self) -> None:
-        """What is lost is not needed any more. A recovery under way ends soon, and without an outcome."""
+        """End a recovery under way soon, without an event: nothing that is lost is needed any more."""
         self._stopped.set()
         self.turn.give_back()
         if self._bound is not None and not self._bound.expired():
             self._bound.reschedule(0)
 
     async def run(self, operation: ops.Recover, ride_through: float) -> ops.Event | None:
-        """Bring everything back; None if it was stopped. ``ride_through`` is the time for it in seconds."""
+        """Restore everything, within ``ride_through`` seconds. Returns Recovered or RecoveryFailed; None if stopped."""
         clock = asyncio.get_running_loop().time
         now = clock()
-        # The broker is well: a session that sends much must not wait longer and longer for one wrong destination.
+        # After a refused message there is no back-off: a session that sends to wrong destinations must not slow down.
         pause = _AFTER_REFUSAL if operation.is_refusal else self._backoff.begin(now)
         self._number += 1
         self.turn.give_back()
         if not operation.is_again or now - self._ended_at >= ride_through:
-            # After so long a time the last one was good, whatever came of what it brought back.
+            # After such a time the last recovery counts as a success, even if the session lost its channels again.
             self._spent = 0.0
         if self._stopped.is_set():
             return None
@@ -228,7 +227,7 @@ class Recovery:
         return event
 
     async def prove(self, session: Session) -> None:
-        """Keep the turn until the broker has answered what the session has sent again, but not for long."""
+        """Keep the turn until the broker has answered what the session sent again, but at most for a second."""
         last, number = session.confirms.last_sequence, self._number
         try:
             for _ in range(_LOOKS):
@@ -253,16 +252,16 @@ class Recovery:
                 self._is_down = False
                 await self.turn.take(links.turn)
                 if links.queue_watch.knows_away:
-                    # Asked here, and not one after the other while other sessions wait.
+                    # Now, all together, because other sessions wait during ``_restore``.
                     await self._restorer.find_away()
                 async with links.restoring:
                     publisher = await self._restore(subscribed)
             except LinkDownError as down:
-                # It lives as long as its link, and its traceback would keep the session.
+                # The link keeps the exception, whose traceback would keep the session in memory.
                 down.__traceback__ = None
                 self.turn.lost(down.code)
             except asyncio.CancelledError:
-                # A dial that others wait for, too, was given up.
+                # Otherwise a dial that several sessions share was cancelled.
                 if is_cancelled():
                     raise
             except UpstreamError as refusal:
@@ -277,24 +276,24 @@ class Recovery:
             pause = self._backoff.next()
 
     async def _restore(self, subscribed: dict[Subscription, ops.Subscribed]) -> ops.PublisherPrepared | None:
-        """Restore what is not there. When this returns, everything is, even if another link was lost in the middle.
+        """Restore everything that is missing, even if another link is lost meanwhile.
 
-        The subscriptions come first: what is published again may be for them.
+        The subscriptions come first, because messages that are published again may be for them.
         """
         restorer = self._restorer
         while True:
-            lost = restorer.context.session.what_is_lost()
+            lost = restorer.context.session.recovery_request()
             await restorer.restore_queues(lost)
             for request in lost.subscriptions:
                 if not restorer.lacks_consumer(request.subscription):
                     continue
                 if (back := await restorer.restore_consumer(request)) is None:
-                    # Other queues may be away, too. Asked together, all take no longer than one.
+                    # Other queues may be away, too. Asking about all of them takes no longer than about one.
                     await restorer.find_away()
                     break
                 subscribed[request.subscription] = back
             else:
                 publisher = await restorer.restore_publisher(lost) if lost.publishing else None
-                lost = restorer.context.session.what_is_lost()
+                lost = restorer.context.session.recovery_request()
                 if not lost.subscriptions and not (lost.publishing and restorer.lacks_publisher):
                     return publisher

@@ -1,4 +1,4 @@
-"""What a trace shows of a frame's headers: no passcode, no token, and nothing that looks like a secret."""
+"""Redacts the headers that a trace shows: no passcode, no token, and nothing that looks like a secret."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from gateway.journal.privacy import shown
 
 HIDDEN: Final = "***"
 
-# Characters of one frame's headers that are shown, and that are looked at.
+# The most characters of one frame's headers that are searched and shown.
 _MOST_TEXT: Final = 4096
 
-# These frames may have a header of any name, which may be anything but a secret in its place.
+# Headers of these frames are shown, unless they look like a secret.
 _OPEN: Final = frozenset((
     b"SEND", b"SUBSCRIBE", b"UNSUBSCRIBE", b"ACK", b"NACK", b"BEGIN", b"COMMIT", b"ABORT", b"DISCONNECT",
     b"CONNECTED", b"MESSAGE", b"RECEIPT", b"ERROR",
 ))  # fmt: skip
 
-# Of all others, CONNECT and TOKEN among them, only these are shown.
+# Of all other frames, such as CONNECT and TOKEN, only these headers are shown.
 _HARMLESS: Final = frozenset((
     b"accept-version", b"host", b"login", b"heart-beat", b"client-id", b"receipt", b"content-length", b"content-type",
     b"version", b"session", b"server", b"message", b"destination", b"id", b"transaction",
 ))  # fmt: skip
 
-# Of anything else in the place of a command only the length is shown.
+# Any other command is shown only as a length.
 _COMMANDS: Final = _OPEN | {b"CONNECT", b"STOMP", b"TOKEN"}
 
-# All of these are searched in lower case, and begin with few letters: both make them fast. Each is found or given up
-# after a few characters, because a client chooses what is searched.
+# The patterns must be fast, because clients choose the text. So the text is in lower case, the patterns begin with few
+# letters, and each attempt ends after a few characters.
 
-# A name that has one of these anywhere; or one of the short ones as a word, perhaps with a number behind it.
+# A name with one of these anywhere, or with one of the short ones as a word, perhaps followed by a number.
 _SECRET_NAME: Final = re.compile(
     r"pass|pwd|secret|token|credential|authori[sz]|(?:api|access|private)[-_ ]?key|cookie|signature|jwt|bearer"
     r"|(?:pw(?<![a-z0-9]pw)|auth(?<![a-z0-9]auth)|pin(?<![a-z0-9]pin)|otp(?<![a-z0-9]otp)|sig(?<![a-z0-9]sig)"
@@ -50,24 +50,24 @@ _SCHEMES: Final = ("basic ", "digest ")
 _BEARER: Final = re.compile(r"bearer\s+\S")
 _WEB_TOKEN: Final = re.compile(r"eyj[\w-]{8}")
 
-# Bytes of which `shown` needs no more to show its 300 characters, and that there are more.
+# `shown` shows 300 characters, and whether there are more. It never needs more bytes than this.
 _LONGEST: Final = 1204
 
-# Names that are remembered: clients repeat theirs.
+# The number of cached names, since clients repeat theirs.
 _MOST_NAMES: Final = 256
 
 
 def shown_command(command: bytes) -> str:
-    """A command of STOMP, in whatever case; of anything else the length, since it may be a passcode in its place."""
+    """A STOMP command, in any case. For anything else, which may be a misplaced passcode, only its length."""
     if not command or command.upper() in _COMMANDS:
         return shown(command)
     return f"{HIDDEN} ({len(command)} bytes)"
 
 
 def shown_headers(command: bytes, headers: Mapping[bytes, bytes]) -> dict[str, str]:
-    """Names and values as they may be shown, in the order of the frame; the last ones are missing if there are many.
+    """The redacted headers of a frame, in its order. The last ones are missing if there are many.
 
-    No more is searched for secrets than could be shown, so that large frames cost little.
+    Only what could be shown is searched for secrets, so large frames cost little.
     """
     is_open = command in _OPEN
     found: dict[str, str] = {}
@@ -86,7 +86,7 @@ def shown_headers(command: bytes, headers: Mapping[bytes, bytes]) -> dict[str, s
 
 @lru_cache(_MOST_NAMES)
 def _looked_at(name: str) -> tuple[bool, bool]:
-    """Whether the name of a header is a secret itself, and whether its value must be one."""
+    """Whether the name of a header looks like a secret itself, and whether it announces one as its value."""
     return _is_secret(name), _SECRET_NAME.search(name.lower()) is not None
 
 
@@ -102,6 +102,6 @@ def _is_secret(text: str) -> bool:
 
 
 def _has_user(word: str) -> bool:
-    """Whether a word is a URL with a login and a passcode, in which anything may stand; or may be, where it is cut."""
+    """Whether a word is, or could be where it is cut, a URL with login and passcode."""
     url = word if word.endswith("…") else word.rpartition("@")[0]
     return ":" in url.partition("://")[2]

@@ -1,14 +1,13 @@
 """Limits on the number of sessions and on their rates: by virtual host, by user, by address.
 
-All sessions of one user in one virtual host share a rate, and so do all sessions from one address, if the virtual host
-limits them. A rate has a bucket for messages and one for bytes. A bucket fills at its rate and holds a burst.
-After each read a session is charged for it, and may go into debt; it is not read again until its debt is paid. Each
-session waits only for the debt after its own read, so the sessions that share a rate take turns, and together they keep
-to it.
+If a virtual host limits rates, all sessions of one user in it share a rate, and so do all sessions from one address. A
+rate has a token bucket for messages and one for bytes. After each read, the session is charged for it and may go into
+debt, and it is not read again until the debt is paid. A session waits only for the debt after its own read, so sessions
+that share a rate take turns, and together keep to it.
 
-A rate without a session is forgotten when its buckets are full, because a new one would be the same.
+A rate without sessions is forgotten when its buckets are full, because a new one would be the same.
 
-What is counted, and how full buckets are, is in `Counts`: with several workers, all of them have the same.
+Counts and the state of buckets are in `Counts`, which all workers share.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ from gateway.session.session import NO_TURN_LIMIT, Session
 _USER: Final = "user"
 _ADDRESS: Final = "address"
 
-# A turn of a client whose message rate is limited, in seconds of that rate.
+# The turn of a client with a limited rate has as many frames as the rate allows in this many seconds.
 _TURN: Final = 0.1
 
-# Seconds: what numbers lose when they are added.
+# Debts up to this, in seconds, are rounding errors.
 _NO_DEBT: Final = 1e-6
 
 _Scope = tuple[str, str, str]
-"""The virtual host, user or address, and its name; the last two are empty for the virtual host itself."""
+"""The virtual host, "user" or "address", and the name of that. For the virtual host itself, the last two are empty."""
 
 
 class LimitReachedError(GatewayError):
-    """One session more than the limit of ``scope``, which is a text such as ``The user 'a'``."""
+    """The limit of ``scope``, a text such as ``The user 'a'``, is reached."""
 
     def __init__(self, scope: str, limit: int) -> None:
         super().__init__(f"{scope} has {limit} sessions")
@@ -51,9 +50,9 @@ class LimitReachedError(GatewayError):
 
 
 class Bucket:
-    """A token bucket that may go into debt. It fills at ``rate`` per second and holds ``burst`` seconds' worth.
+    """A token bucket that may go into debt. It fills at ``rate`` per second, and holds the tokens of ``burst`` seconds.
 
-    All that it remembers is when it will be full again, in ``cell``.
+    Its only state, in ``cell``, is the time when it will be full. Times are in seconds, on a monotonic clock.
     """
 
     __slots__ = ("_at", "_burst", "_times", "rate")
@@ -64,13 +63,13 @@ class Bucket:
         self._times, self._at = cell
 
     def take(self, amount: int, now: float) -> float:
-        """Take an amount, even if it is more than the bucket holds; the seconds until the debt is paid, or 0."""
+        """Take tokens, even more than the bucket has. Returns the seconds until the debt is paid, or 0."""
         full_at = self._times[self._at] = max(self._times[self._at], now) + amount / self.rate
         debt = full_at - now - self._burst
         return debt if debt > _NO_DEBT else 0.0
 
     def is_full(self, now: float) -> bool:
-        """Whether the bucket equals a new one."""
+        """Whether the bucket is as full as a new one."""
         return self._times[self._at] <= now
 
 
@@ -96,7 +95,7 @@ class _Rate:
         self._bytes = bucket(limit.bytes_per_second, "bytes")
 
     def take(self, messages: int, size: int, now: float) -> float:
-        """Charge for messages and bytes; the seconds until the greater debt is paid."""
+        """Charge for messages and bytes. Returns the seconds until the greater debt is paid."""
         wait = 0.0 if self.messages is None else self.messages.take(messages, now)
         return wait if self._bytes is None else max(wait, self._bytes.take(size, now))
 
@@ -110,7 +109,7 @@ class _Rate:
 
 
 class SessionRates:
-    """The rates that one session has to keep. Call ``release`` when the session is over."""
+    """The rates of one session. Call ``release`` when the session has ended."""
 
     __slots__ = ("_clock", "_limits", "_lock", "_rates", "_scopes")
 
@@ -135,12 +134,12 @@ class SessionRates:
 
     @property
     def max_frames_per_turn(self) -> int:
-        """Frames that the session may have carried out in one turn; one read may hold the messages of many seconds."""
+        """The most frames of a turn, because one read may contain the messages of many seconds."""
         rates = [rate.messages.rate for rate in self._rates if rate.messages is not None]
         return max(1, int(min(rates) * _TURN)) if rates else NO_TURN_LIMIT
 
     def charge(self, messages: int, size: int) -> float:
-        """Charge for messages and bytes; the seconds for which the session must not be read, or 0.
+        """Charge for messages and bytes. Returns the seconds for which the session must not be read, or 0.
 
         HOT: once per read of a client whose rate is limited.
         """
@@ -149,14 +148,14 @@ class SessionRates:
             return max((rate.take(messages, size, now) for rate in self._rates), default=0.0)
 
     def release(self) -> None:
-        """The session is over."""
+        """Stop counting the session, once."""
         scopes, self._scopes = self._scopes, ()
         if scopes:
             self._limits.leave(scopes, self._rates)
 
 
 class SessionLimits:
-    """Counts the sessions of a gateway, and the logins that fail; ``clock`` is monotonic, in seconds."""
+    """Counts sessions and failed logins. ``clock`` is monotonic, in seconds."""
 
     def __init__(
         self,
@@ -170,27 +169,27 @@ class SessionLimits:
         failed_logins = failed_logins or FailedLoginLimits()
         self.failed_logins = FailedLogins(failed_logins, clock, self._counts)
         self.lock_outs = lock_outs or LockOuts(failed_logins, clock, self._counts)
-        # A rate that a reload has changed is another one: sessions keep the rates that they logged in with.
+        # By scope and limits, because after a reload, sessions keep the rates that they logged in with.
         self._rates: dict[tuple[_Scope, tuple[object, ...]], _Rate] = {}
 
     def sessions(self, virtual_host: str, *, login: str | None = None, host: str | None = None) -> int:
-        """Number of sessions in a virtual host: all, those of one user, or those from one address."""
+        """The number of sessions in a virtual host: all, those of one user, or those from one address."""
         if host is not None:
             return self._counts.total((virtual_host, _ADDRESS, network_of(host)))
         return self._counts.total((virtual_host, "", "") if login is None else (virtual_host, _USER, login))
 
     @property
     def remembered(self) -> int:
-        """Number of virtual hosts, users and addresses with sessions, and of buckets of rates."""
+        """The number of kept entries: virtual hosts, users and addresses with sessions, and buckets."""
         return len(self._counts)
 
     def check(self, virtual_host: VirtualHost, host: str) -> None:
         """Check the limits before the broker is asked about a login.
 
-        The limit of the user waits until ``enter``: without the passcode a client must not learn of a user's sessions.
+        ``enter`` checks the limit of the user, because a client without the passcode must not learn about it.
 
         Raises:
-            LimitReachedError: the virtual host or the address has no session left.
+            LimitReachedError: the limit of the virtual host or the address is reached.
         """
         limits, name = virtual_host.limits, virtual_host.name
         if limits.sessions is not None:
@@ -199,10 +198,10 @@ class SessionLimits:
             _check(limits.address.sessions, self.sessions(name, host=host), f"The address {network_of(host)}")
 
     def enter(self, virtual_host: VirtualHost, login: str, host: str) -> SessionRates:
-        """Count one more session, whose login the broker has accepted.
+        """Count a session whose login the broker has accepted.
 
         Raises:
-            LimitReachedError: the virtual host, the address or the user has no session left.
+            LimitReachedError: the limit of the virtual host, the address or the user is reached.
         """
         limits, name = virtual_host.limits, virtual_host.name
         user, address = (name, _USER, login), (name, _ADDRESS, network_of(host))
@@ -218,7 +217,7 @@ class SessionLimits:
         return SessionRates(self, scopes, rates, self._clock, self._counts.lock)
 
     def _rate(self, scope: _Scope, limit: Limit) -> _Rate | None:
-        """The rate that the next session of a scope shares; None without a limit."""
+        """The rate for new sessions of a scope; None without a limit."""
         if limit.messages_per_second is None and limit.bytes_per_second is None:
             return None
         key = scope, (limit.messages_per_second, limit.bytes_per_second, limit.burst)
@@ -229,14 +228,14 @@ class SessionLimits:
         return rate
 
     def leave(self, scopes: tuple[_Scope, ...], rates: tuple[_Rate, ...]) -> None:
-        """A session is over; ``SessionRates.release`` calls this."""
+        """Stop counting a session. ``SessionRates.release`` calls this."""
         for rate in rates:
             rate.sessions -= 1
         for scope in scopes:
             self._counts.remove(scope)
 
     def forget_idle(self) -> None:
-        """Forget rates without sessions and debts. Called about once a second."""
+        """Forget rates without sessions and debts. Call it about once a second."""
         now = self._clock()
         for key in [key for key, rate in self._rates.items() if rate.is_idle(now)]:
             self._rates.pop(key).forget()
@@ -257,12 +256,12 @@ class RateLimiter:
         self._resume: Callable[[], None] | None = None
         self._rates: SessionRates | None = None
         self._timer: asyncio.TimerHandle | None = None
-        # Messages and bytes that the client was charged for so far.
+        # The messages and bytes for which the client was charged so far.
         self._messages = self._bytes = 0
         self._usual = NO_TURN_LIMIT
 
     def start(self, rates: SessionRates | None, resume: Callable[[], None]) -> None:
-        """The client has logged in. ``resume`` is called whenever its debt is paid."""
+        """Apply rates from the login on. ``resume`` is called whenever a debt is paid."""
         if rates is not None and rates.has_rates:
             self._resume = resume
             self._rates = rates
@@ -270,7 +269,7 @@ class RateLimiter:
             self._session.max_frames_per_turn = min(self._usual, rates.max_frames_per_turn)
 
     def charge(self, bytes_in: int) -> None:
-        """Charge a client for its input since the last call; ``bytes_in`` counts from its first byte.
+        """Charge a client for its input since the last call. ``bytes_in`` counts from its first byte.
 
         HOT: once per read.
         """
@@ -278,9 +277,9 @@ class RateLimiter:
         if rates is None:
             return
         session = self._session
-        # More frames may wait in the decoder, and perhaps no further read comes to carry them out.
+        # Frames may be left in the decoder, and perhaps no read will follow.
         has_more = session.reached_turn_limit
-        # A session counts all frames, and by command those that are not SEND.
+        # A session counts all frames, and by command those other than SEND.
         messages = session.traffic.frames_received - sum(session.traffic.commands.values())
         if messages == self._messages and bytes_in == self._bytes and not has_more:
             return
@@ -302,7 +301,7 @@ class RateLimiter:
             timer.cancel()
 
     def stop(self) -> None:
-        """The client sends no more: carry out its remaining frames without a limit."""
+        """Stop limiting, because the session is ending."""
         if self._rates is not None:
             self._rates = self._resume = None
             self._session.max_frames_per_turn = self._usual

@@ -1,4 +1,4 @@
-"""The queues that one session declares, and those of them that are its own."""
+"""The queues that one session declares."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.session.queues import QueueSpec
 
 
 class SessionQueues:
-    """Declares queues. ``exclusive`` are the session's own; AMQP binds such a queue to the link that declared it."""
+    """Declares queues. ``exclusive`` has those that belong to the session, and for the broker to one of its links."""
 
     __slots__ = ("_channels", "_context", "_lost", "exclusive")
 
@@ -22,7 +22,7 @@ class SessionQueues:
         self._context = context
         self._channels = channels
         self.exclusive = ExclusiveQueues(context.bridge)
-        # Exclusive queues that were lost with their link.
+        # The exclusive queues that were lost with their link.
         self._lost: list[QueueSpec] = []
 
     @property
@@ -38,10 +38,13 @@ class SessionQueues:
     ) -> tuple[str, QueueSpec | None]:
         """Declare a queue.
 
-        ``declare`` sends the declaration and what belongs behind it, where that need not wait for the answer.
+        ``declare``: sends the declaration, and methods that may follow it without waiting for the answer.
 
         Returns:
-            The queue's name, and ``queue``, or None if it exists with other properties.
+            The queue's name, and ``queue``; instead of that, None if the queue exists with other properties.
+
+        Raises:
+            UpstreamError: the queue belongs to another session, the broker refuses, or the link is lost.
         """
         if not queue.name or not self._context.session.settings.takes_existing_queues:
             return await self._declare_on(channel, queue, declare or channel.declare), queue
@@ -52,9 +55,9 @@ class SessionQueues:
         return queue.name, None
 
     async def declare_for_publishing(self, queue: QueueSpec, publishing: LinkChannel) -> None:
-        """Declare a queue that a message is for; an exclusive one where the session consumes.
+        """Declare the queue of a message; an exclusive one on a link for consuming.
 
-        If a session goes on after a refusal, its publishing channel must, too: the declaration has another channel.
+        If the session survives refused SENDs, this uses another channel, because a refusal closes the channel.
         """
         if queue.exclusive:
             await self.declare(queue, await self._channels.control())
@@ -73,13 +76,13 @@ class SessionQueues:
         return await declare(queue)
 
     def lose(self, link: Link) -> None:
-        """A link is gone, and the queues with it that it owned for the broker."""
+        """Note that a link is lost, and with it the exclusive queues that it owned for the broker."""
         self._lost += self.exclusive.link_lost(link)
 
     async def restore(self, declared_otherwise: Collection[str]) -> None:
-        """Declare again what was lost, apart from queues with these names."""
+        """Declare lost exclusive queues again, except those with these names."""
         while self._lost:
-            # Taken before the wait, in which others may be lost.
+            # Removed before the await, during which others may be lost.
             queue = self._lost.pop()
             if queue.name in declared_otherwise:
                 continue

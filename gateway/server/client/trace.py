@@ -1,7 +1,7 @@
-"""A trace: what an operator wants to see of clients for a while, as lines that wait for their reader.
+"""A trace: a temporary view of the frames of some clients, as lines that wait for a reader.
 
-It is bounded in time, in frames per second, in clients and in bytes. What it has no room for is left out and counted:
-a slow reader loses lines, and nobody waits for one.
+It is bounded in time, frames per second, clients and bytes. Lines beyond these bounds are left out and counted. So a
+slow reader loses lines, and no client waits.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gateway.stomp.frame_scanner import ScannedFrame
 
 FRAMES_PER_SECOND: Final = 200
 MOST_CLIENTS: Final = 100
-"""So many, and as many again of which it is not known yet whether they have the login that is looked for."""
+"""The most clients of a trace, and the most undecided ones in addition."""
 
-# Bytes of lines that wait for their reader.
+# The most bytes of lines that wait for the reader.
 _BUFFER: Final = 1 << 20
 
-# Lines of one client that wait until it is known whether it has the login that is looked for.
+# The most lines of one client that are kept until it is known whether the client matches.
 _MOST_UNDECIDED: Final = 16
 
 FAULT: Final = "a fault of the gateway; its log has it whole"
@@ -34,12 +34,12 @@ _CONNECTS: Final = (b"CONNECT", b"STOMP")
 
 
 class TraceTargetError(GatewayError):
-    """Nothing can be traced by this; the text says why."""
+    """The target of a trace is invalid. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceTarget:
-    """Whom a trace looks at: one session by its id, or whoever has a login, or comes from an address or network."""
+    """The clients of a trace: one session by its id, or those with a login, or from an address or network."""
 
     session: str | None = None
     login: str | None = None
@@ -60,7 +60,7 @@ class TraceTarget:
         return f"{kind} {getattr(self, kind)}"
 
     def matches(self, session: Session, host: str) -> bool | None:
-        """Whether a client is meant; None if that is not known before it has logged in."""
+        """Whether a client matches; None if that is unknown before its login."""
         if self.session is not None:
             return session.identity.decode() == self.session
         if self.login is not None:
@@ -68,7 +68,7 @@ class TraceTarget:
         return _is_in(host, self.address or "")
 
     def is_asked_for(self, frame: ScannedFrame) -> bool:
-        """Whether a client asks for the login that is looked for."""
+        """Whether a frame is a CONNECT with the login of the target."""
         return frame.command in _CONNECTS and shown(frame.headers.get(b"login", b"")) == self.login
 
 
@@ -77,7 +77,7 @@ def _is_in(host: str, address: str) -> bool:
         return host == address
     network = ip_network(address, strict=False)
     if network.num_addresses == 1:
-        # As most are, and this takes no time.
+        # Fast, and true for most.
         return host == address or network_of(host) == str(network.network_address)
     try:
         found = ip_address(host.partition("%")[0])
@@ -88,7 +88,7 @@ def _is_in(host: str, address: str) -> bool:
 
 
 class TraceLine(NamedTuple):
-    """One frame, or something else that happened to a client, as a JSON object."""
+    """One frame, or another event of a client, as an encoded JSON object. ``time``: microseconds since the epoch."""
 
     time: int
     encoded: bytes
@@ -96,7 +96,7 @@ class TraceLine(NamedTuple):
 
 
 def line_of(time: int, facts: dict[str, Any], frame: ScannedFrame | None = None) -> TraceLine:
-    """The line of a frame, or of something else; ``time`` is in microseconds since the epoch."""
+    """Make the line of a frame or another event. ``time``: microseconds since the epoch."""
     if frame is None:
         return TraceLine(time, _encoded(facts), is_frame=False)
     headers = shown_headers(frame.command, frame.headers)
@@ -111,7 +111,10 @@ def _encoded(facts: dict[str, Any]) -> bytes:
 
 
 class TracePart(NamedTuple):
-    """What a trace has seen since it was asked last, and what is missing."""
+    """The lines of a trace since the last call, and the numbers of frames and clients with and without lines.
+
+    ``end``: why the trace has ended; None while it runs.
+    """
 
     lines: list[TraceLine]
     frames: int
@@ -119,18 +122,17 @@ class TracePart(NamedTuple):
     clients: int
     clients_left_out: int
     end: str | None
-    """Why there will be no more."""
 
 
 class Watch(Protocol):
-    """Hears one client for some traces."""
+    """Reads along with one client for some traces."""
 
     def drop(self, trace: Trace) -> None:
-        """The client is not heard for this trace any more."""
+        """Stop reading along for this trace."""
 
 
 class _Undecided:
-    """A client that may not have the login that is looked for: its first lines, and how many frames are missing."""
+    """A client that may or may not match: its first lines, and the number of frames that were left out."""
 
     def __init__(self) -> None:
         self.lines: list[TraceLine] = []
@@ -142,25 +144,25 @@ class _Undecided:
 
 
 class Trace:
-    """One operator's look at some clients."""
+    """One trace. ``until``: when it ends. All times are in seconds, on the clock of `Traces`."""
 
     def __init__(self, target: TraceTarget, until: float) -> None:
         self.target = target
         self.until = until
         self.end: str | None = None
-        # Clients that are meant and watched now, and times that there were too many.
+        # The number of matching clients that are watched now, and how often there was no room for one.
         self.clients = self._clients_left_out = 0
         self._lines: list[TraceLine] = []
         self._size = self._frames = self._left_out = 0
-        # Frames in this second of a monotonic clock.
+        # The present second of a monotonic clock, and the number of frames in it.
         self._second = self._in_second = 0
-        # The one that has been silent longest is the first.
+        # The client that has been silent longest is the first.
         self._undecided: dict[Watch, _Undecided] = {}
 
     def make_room(self, *, is_decided: bool, is_new: bool = False) -> bool:
-        """Whether another client may be watched. If there are too many, the reader is told.
+        """Whether another client may be watched. If not, it is counted for the reader.
 
-        A new one that is not known yet takes the place of the one that has been silent longest.
+        A new client that is undecided replaces the undecided one that has been silent longest.
         """
         if (self.clients if is_decided else len(self._undecided)) < MOST_CLIENTS:
             return True
@@ -171,19 +173,19 @@ class Trace:
         return True
 
     def join(self, client: Watch, *, is_decided: bool) -> None:
-        """A client is watched from now on."""
+        """Note that a client is watched from now on."""
         if is_decided:
             self.clients += 1
         else:
             self._undecided[client] = _Undecided()
 
     def leave(self, client: Watch) -> None:
-        """It is not any more."""
+        """Note that a client is no longer watched."""
         if self._undecided.pop(client, None) is None:
             self.clients -= 1
 
     def add(self, client: Watch, line: TraceLine, now: float) -> None:
-        """Something happened to a client."""
+        """Add a line of a client, or leave it out. ``now``: seconds on a monotonic clock."""
         undecided = self._undecided.pop(client, None)
         if undecided is None:
             self._keep(line, now)
@@ -195,16 +197,17 @@ class Trace:
             undecided.lines.append(line)
 
     def decide(self, client: Watch, session: Session, now: float, frame: ScannedFrame | None = None) -> bool:
-        """Look whether a client is meant after all, perhaps because of this frame; False if it is not, or one too many.
+        """Decide about an undecided client, by its session or by this frame.
 
-        Not only what is heard decides: of a client that says much before it has logged in, the end is not heard.
+        Returns False if it does not match, or if there is no room for it. The frame alone is not enough: if a client
+        sends much before its login, some of its frames are not read.
         """
         if client not in self._undecided:
             return True
-        is_meant = self.target.matches(session, "")
-        if is_meant is None and (frame is None or not self.target.is_asked_for(frame)):
+        is_match = self.target.matches(session, "")
+        if is_match is None and (frame is None or not self.target.is_asked_for(frame)):
             return True
-        if is_meant is False or not self.make_room(is_decided=True):
+        if is_match is False or not self.make_room(is_decided=True):
             return False
         undecided = self._undecided.pop(client)
         self.clients += 1
@@ -225,7 +228,7 @@ class Trace:
         return self._size >= _BUFFER or (is_frame and is_busy)
 
     def leave_out(self, client: Watch, frames: int) -> None:
-        """So many frames of a client have passed unheard."""
+        """Count frames of a client that were not read."""
         undecided = self._undecided.get(client)
         if undecided is None:
             self._left_out += frames
@@ -244,7 +247,7 @@ class Trace:
         self._size += len(line.encoded)
 
     def take(self) -> TracePart:
-        """What there is for the reader."""
+        """Return the lines and counts since the last call."""
         part = TracePart(
             self._lines, self._frames, self._left_out, self.clients, self._clients_left_out, self.end
         )  # fmt: skip

@@ -1,8 +1,8 @@
-"""The traces that run in this process, and what they read along of what clients and the gateway say to each other.
+"""The traces of this process, and the watches that read along with traced clients.
 
-Only a client that is traced has a watch: its decoder and its transport are then replaced by ones that tell what
-passes, so that all others pay nothing. The watch hears bytes before they are read or written, and changes none. A fault
-of its own ends the traces, and nothing else.
+Only a traced client has a watch. Its decoder and transport are then replaced by ones that pass a copy of the bytes to
+the watch, before they are read or written. So traces cost other clients nothing. A fault in a trace ends only the
+trace.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ TO_CLIENT: Final = "to-client"
 
 _LINE_ENDS: Final = (b"\r", b"\n")
 
-# Bytes that were read before, beyond which it is too much work to look where a frame ends.
+# If more unparsed bytes than this wait in the decoder, finding the end of the last frame would be too much work.
 _MOST_UNREAD: Final = 16 << 10
 
-# Seconds after its time for which a trace that has lines is kept for its reader.
+# How long a trace that has ended is kept for its reader, in seconds.
 _UNREAD: Final = 60.0
 
-# Seconds between two lines that tell of heart-beats alone.
+# The least seconds between two lines about heart-beats.
 _HEART_BEATS: Final = 10.0
 
 
 class WatchedDecoder(Decoder):
-    """Goes on where another decoder is, and lets a watch hear what it is fed with."""
+    """Continues where another decoder stopped, and passes a copy of its input to a watch."""
 
     __slots__ = ("_watch",)
 
@@ -58,7 +58,7 @@ class WatchedDecoder(Decoder):
 
 
 class WatchedTransport:
-    """A client's transport, TCP or WebSocket, that tells what is written to it."""
+    """A client's transport, TCP or WebSocket, that passes a copy of everything written to ``tell``."""
 
     def __init__(self, transport: asyncio.Transport, tell: Callable[[bytes], None]) -> None:
         self.transport = transport
@@ -92,28 +92,25 @@ class WatchedClient(Protocol):
     stats: ConnectionStats
 
     def watch(self, watch: FrameWatch | None) -> None:
-        """Let a watch hear what both sides say from now on; None: no more."""
+        """See `ClientConnection`."""
 
 
 class _Direction:
-    """What is heard from one side.
-
-    Without a scanner nothing is, because the traces have no room, until they have.
-    """
+    """The state of reading one direction. There is no scanner while the traces have no room for frames."""
 
     def __init__(self, direction: str) -> None:
         self.direction = direction
         self.scanner: FrameScanner | None = None
         self.is_readable = True
-        # Bytes to come of a frame whose beginning was not heard.
+        # The bytes still to come of a frame whose beginning was not read.
         self.skip = 0
-        # Frames that passed, those included that were not heard; None until the first is.
+        # The number of frames that have passed, read or not; None before the first one.
         self.passed: int | None = None
         self.heart_beats = 0
 
 
 class FrameWatch:
-    """What is known of one client that is traced."""
+    """Reads along with one traced client."""
 
     def __init__(self, client: WatchedClient, clock: Callable[[], float]) -> None:
         self.client = client
@@ -124,12 +121,12 @@ class FrameWatch:
         self._gateway_side.passed = self._frames_sent()
 
     def received(self, data: bytes, decoder: Decoder) -> None:
-        """The client has sent bytes, which the decoder is about to get. Raises nothing."""
+        """Take bytes from the client before the decoder gets them. Raises nothing."""
         if self.traces:
             guarded(self, self._received, data, decoder)
 
     def sent(self, data: bytes) -> None:
-        """Bytes are about to be written to the client, whole frames. Raises nothing."""
+        """Take bytes, whole frames, before they are written to the client. Raises nothing."""
         if self.traces:
             guarded(self, self._sent, data)
 
@@ -137,18 +134,18 @@ class FrameWatch:
         side, now = self._client_side, self._clock()
         self._decide(now)
         if side.is_readable and side.scanner is None and not self._is_full(now):
-            self._find_place(side, decoder)
+            self._synchronise(side, decoder)
         skipped = min(side.skip, len(data))
         side.skip -= skipped
-        self._hear(side, data[skipped:], now)
+        self._scan(side, data[skipped:], now)
 
-    def _find_place(self, side: _Direction, decoder: Decoder) -> None:
-        """Hear from here on: pass over what has come before this read."""
+    def _synchronise(self, side: _Direction, decoder: Decoder) -> None:
+        """Begin to read at the next frame, after everything that arrived before this read."""
         skip, unread = decoder.unread
         received = self.client.session.traffic.frames_received
         if skip is None:
-            # Not before the end of this body is the place known; what comes with that is left out.
-            self._count_unheard(side, received + 1)
+            # The next frame begins after a body of unknown length. Try again at the next read.
+            self._count_missed(side, received + 1)
         if skip is None or len(unread) > _MOST_UNREAD:
             return
         scanner = FrameScanner(from_client=True)
@@ -158,25 +155,25 @@ class FrameWatch:
             side.is_readable = False
             return
         side.scanner, side.skip = scanner, skip
-        self._count_unheard(side, received + waiting + bool(skip))
+        self._count_missed(side, received + waiting + bool(skip))
 
     def _sent(self, data: bytes) -> None:
         side, now = self._gateway_side, self._clock()
         self._decide(now)
-        was_deaf = side.scanner is None
-        if side.is_readable and was_deaf:
+        was_off = side.scanner is None
+        if side.is_readable and was_off:
             side.scanner = FrameScanner(from_client=False)
-        self._hear(side, data, now)
-        if was_deaf and side.scanner is not None:
-            self._count_unheard(side, self._frames_sent())
+        self._scan(side, data, now)
+        if was_off and side.scanner is not None:
+            self._count_missed(side, self._frames_sent())
 
     def _frames_sent(self) -> int:
         sums = Stats()
         self.client.stats.add_to(sums)
         return sum(sums.frames_sent.values())
 
-    def _count_unheard(self, side: _Direction, total: int) -> None:
-        """So many frames have passed: those that were not heard are left out of the traces."""
+    def _count_missed(self, side: _Direction, total: int) -> None:
+        """Count frames that were not read as left out. ``total``: all frames so far in this direction."""
         if side.passed is not None and total > side.passed:
             for trace in self.traces:
                 trace.leave_out(self, total - side.passed)
@@ -185,12 +182,12 @@ class FrameWatch:
     def _is_full(self, now: float) -> bool:
         return all(trace.is_full(self, now) for trace in self.traces)
 
-    def _hear(self, side: _Direction, data: bytes, now: float) -> None:
+    def _scan(self, side: _Direction, data: bytes, now: float) -> None:
         scanner = side.scanner
         if scanner is None or not data:
             return
         if data[:1] in _LINE_ENDS and scanner.unfinished is None:
-            # The line's end that may follow a frame comes with it.
+            # These are heart-beats: the line end that may follow a frame arrives with the frame.
             rest = data.lstrip(b"\r\n")
             side.heart_beats += data.count(b"\n", 0, len(data) - len(rest))
             data = rest
@@ -203,7 +200,7 @@ class FrameWatch:
                 side.passed = (side.passed or 0) + 1
                 self._tell(line_of(stamp, self._facts(stamp, direction=side.direction), frame), now, frame)
                 if self._is_full(now):
-                    # Whatever follows costs nothing any more.
+                    # Stop reading, so that the rest costs nothing.
                     side.scanner = None
                     return
         except UnreadableStreamError as error:
@@ -222,31 +219,31 @@ class FrameWatch:
         self._decide(now, frame)
 
     def _decide(self, now: float, frame: ScannedFrame | None = None) -> None:
-        """Let traces that do not know yet whether this client is meant look again."""
+        """Let traces for which this client is undecided decide."""
         for trace in tuple(self.traces):
             if not trace.decide(self, self.client.session, now, frame):
                 self.drop(trace)
 
     def happened(self, event: str, **details: object) -> None:
-        """Tell of something that is no frame."""
+        """Add a line about an event that is not a frame."""
         stamp = time.time_ns() // 1000
         self._tell(line_of(stamp, self._facts(stamp, event=event, **details)), self._clock())
 
     def drop(self, trace: Trace) -> None:
-        """The client is not meant, or the trace is over. The connection itself is let go later, not amid a read."""
+        """End one trace of this client. The connection keeps the watch until `Traces` removes it between two reads."""
         if trace in self.traces:
             self.traces.remove(trace)
             trace.leave(self)
 
     def failed(self, error: Exception) -> None:
-        """A fault of ours ends the traces of this client, and nothing else."""
+        """End all traces of this client, because of a fault of the gateway."""
         log.error("trace failed", session=self.client.session.identity.decode(), exc_info=error)
         for trace in tuple(self.traces):
             trace.end = trace.end or FAULT
             self.drop(trace)
 
     def time_passed(self) -> None:
-        """Tell of heart-beats, if there were any for some time."""
+        """Add a line about heart-beats from time to time. Call it about once a second."""
         self._decide(self._clock())
         if self._clock() - self._told_at >= _HEART_BEATS:
             self._tell_heart_beats()
@@ -258,17 +255,17 @@ class FrameWatch:
             self.happened("heart-beats", from_client=client.heart_beats, to_client=gateway.heart_beats)
             client.heart_beats = gateway.heart_beats = 0
 
-    def settle(self) -> None:
-        """A trace is about to end: tell and count what has not been yet."""
+    def flush(self) -> None:
+        """Report heart-beats and frames that are not reported yet, before a trace ends."""
         self._tell_heart_beats()
         if self._client_side.scanner is None:
-            self._count_unheard(self._client_side, self.client.session.traffic.frames_received)
+            self._count_missed(self._client_side, self.client.session.traffic.frames_received)
         if self._gateway_side.scanner is None:
-            self._count_unheard(self._gateway_side, self._frames_sent())
+            self._count_missed(self._gateway_side, self._frames_sent())
 
     def ended(self, reason: CloseReason | None) -> None:
-        """The session is over. What the client has begun to say is told, too: perhaps it waits for an answer."""
-        self.settle()
+        """Report the end of the session, and an incomplete frame of the client, which may explain what it waits for."""
+        self.flush()
         scanner = self._client_side.scanner
         if scanner is not None and (begun := scanner.unfinished) is not None:
             stamp = time.time_ns() // 1000
@@ -278,7 +275,7 @@ class FrameWatch:
 
 
 class Traces:
-    """Begins and ends traces. Costs a client one test when it comes, logs in and goes, and nothing in between."""
+    """Begins and ends traces. A client costs one test when it connects, logs in and goes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -289,7 +286,7 @@ class Traces:
         return len(self._running)
 
     def begin(self, name: str, target: TraceTarget, seconds: float, clients: Iterable[WatchedClient]) -> int:
-        """Trace these clients if they are meant, and others that come; how many are."""
+        """Trace those of these clients that match, and later ones, for ``seconds``. Returns how many match now."""
         trace = self._running[name] = Trace(target, self._clock() + seconds)
         for client in clients:
             self._join(client, trace, is_new=False)
@@ -298,7 +295,7 @@ class Traces:
         return trace.clients
 
     def take(self, name: str) -> TracePart:
-        """What a trace has for its reader."""
+        """Return what a trace has for its reader."""
         return self._running[name].take()
 
     def end(self, name: str) -> None:
@@ -318,19 +315,19 @@ class Traces:
             client.watch(None)
 
     def _join(self, client: WatchedClient, trace: Trace, *, is_new: bool) -> None:
-        is_meant = trace.target.matches(client.session, client.stats.host)
-        if is_meant is False or not trace.make_room(is_decided=is_meant is True, is_new=is_new):
+        is_match = trace.target.matches(client.session, client.stats.host)
+        if is_match is False or not trace.make_room(is_decided=is_match is True, is_new=is_new):
             return
         watch = self._watches.get(client)
         if watch is None or not watch.traces:
-            # One without a trace has not listened meanwhile.
+            # Not an old watch without traces, because that has not read along.
             watch = self._watches[client] = FrameWatch(client, self._clock)
             client.watch(watch)
-        trace.join(watch, is_decided=is_meant is True)
+        trace.join(watch, is_decided=is_match is True)
         watch.traces.append(trace)
 
     def arrived(self, client: WatchedClient) -> None:
-        """A client has connected. Raises nothing."""
+        """Note that a client has connected. Raises nothing."""
         if self._running:
             guarded(self, self._arrived, client)
 
@@ -342,12 +339,12 @@ class Traces:
             watch.happened("connected", listener=str(client.stats.listener.address))
 
     def logged_in(self, client: WatchedClient) -> None:
-        """A client has logged in. Raises nothing."""
+        """Note that a client has logged in. Raises nothing."""
         if self._running:
             guarded(self, self._logged_in, client)
 
     def _logged_in(self, client: WatchedClient) -> None:
-        """Watch it again if it has made room for another one while nobody knew who it is."""
+        """Watch a client again that was dropped for lack of room before it could be identified."""
         for trace in self._running.values():
             watch = self._watches.get(client)
             is_watched = watch is not None and trace in watch.traces
@@ -355,7 +352,7 @@ class Traces:
                 self._join(client, trace, is_new=False)
 
     def left(self, client: WatchedClient, reason: CloseReason | None) -> None:
-        """The session of a client is over. Raises nothing."""
+        """Note that the session of a client has ended. Raises nothing."""
         if (watch := self._watches.pop(client, None)) is not None:
             guarded(self, self._left, client, watch, reason)
 
@@ -368,19 +365,19 @@ class Traces:
                 trace.end = "the session has ended"
 
     def failed(self, error: Exception) -> None:
-        """A fault of ours ends all traces, and is felt by no client."""
+        """End all traces, because of a fault of the gateway."""
         log.error("trace failed", exc_info=error)
         for trace in self._running.values():
             trace.end = trace.end or FAULT
 
     def sweep(self) -> None:
-        """Called about once a second: end what is over, and tell of heart-beats."""
+        """End traces whose time is over, and report heart-beats. Call it about once a second."""
         now = self._clock()
         for name, trace in tuple(self._running.items()):
             if trace.end is None and now >= trace.until:
                 for watch in self._watches.values():
                     if trace in watch.traces:
-                        watch.settle()
+                        watch.flush()
                 trace.end = "its time was over"
             if trace.end is not None:
                 self._let_go(trace)

@@ -224,7 +224,7 @@ async def test_an_invalid_content_length_is_a_difference(capsys: pytest.CaptureF
         return equal_gateway(command, headers).replace(b"receipt-id", b"content-length:abc\nreceipt-id")
 
     assert await run(plugin_server, broken, *ONLY) == ExitCode.FAILURE
-    assert "the content-length is no number: b'abc'" in capsys.readouterr().out
+    assert "the content-length is not a number: b'abc'" in capsys.readouterr().out
 
 
 async def test_a_server_name_that_is_not_utf8_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from tests.support.false_server import false_server
 
 @pytest.mark.parametrize("length", [b"abc", b"-1", b"+2", b"", b"1" * 5000])
 def test_an_invalid_content_length_is_an_error(length: bytes) -> None:
-    with pytest.raises(ServerFrameError, match="content-length is no number"):
+    with pytest.raises(ServerFrameError, match="content-length is not a number"):
         FrameReader().feed(b"MESSAGE\ncontent-length:" + length + b"\n\nx\0\n")
 
 

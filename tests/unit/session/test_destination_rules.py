@@ -180,7 +180,7 @@ def test_what_a_rule_cannot_turn_into_a_destination_says_so() -> None:
     with pytest.raises(StompError) as caught:
         rules.for_send(b"/exchange/e")
     assert caught.value.body == (
-        b"A destination rule of the gateway turns '/exchange/e' into '/temp-queue/e', which is not a valid "
+        b"A destination rule of the gateway rewrites '/exchange/e' to '/temp-queue/e', which is not a valid "
         b"destination.\n"
     )
     assert caught.value.close is None

@@ -228,7 +228,7 @@ def test_a_turn_ends_when_its_time_is_over_within_a_run_of_sends() -> None:
 
 
 REFUSED = (
-    "Upstream unavailable: The message broker has taken no messages for at least 5 seconds; this one was not sent."
+    "Upstream unavailable: The message broker has accepted no messages for at least 5 seconds; this one was not sent."
 )
 
 

@@ -27,8 +27,8 @@ from tests.support.playbook import (
 
 LOST = "ERROR connection_forced: CONNECTION_FORCED - gone"
 INTERRUPTED = (
-    "ERROR for c Transaction interrupted: The connection to the broker was lost. The messages that it acknowledges "
-    "will be delivered again; nothing was acknowledged."
+    "ERROR for c Transaction interrupted: The connection to the broker was lost. The messages that the transaction "
+    "acknowledges will be delivered again; nothing was acknowledged."
 )
 
 
@@ -136,7 +136,7 @@ def test_a_queue_that_was_perhaps_declared_and_never_consumed_is_declared_under_
     subscription = play.subscribe("1", "/topic/t")
     (first,) = play.lose(subscription).subscriptions
     play.broker(ops.LinkLost(320, "CONNECTION_FORCED - again", (subscription,)))
-    (again,) = play.session.what_is_lost().subscriptions
+    (again,) = play.session.recovery_request().subscriptions
     assert again.queue_name == first.queue_name != subscription.queue
 
 
@@ -313,7 +313,7 @@ def test_a_reply_queue_that_gets_another_name_is_named_by_what_is_published_agai
 
 def unsettled(play: Playbook) -> None:
     """A node of the broker has died a moment ago."""
-    play.session.context.is_unsettled = lambda *_: True
+    play.session.context.brokers_changed = lambda *_: True
 
 
 REJECTED = "ERROR for {} Message rejected: The broker did not accept the message for '{}'."
@@ -382,7 +382,7 @@ def test_a_session_whose_channel_does_not_come_back_is_told_what_began_it(play: 
         play.broker(ops.RecoveryFailed())
     assert play.said() == [
         REJECTED.format("r1", "/topic/a"),
-        "ERROR connection_forced: CONNECTION_FORCED - the broker took no message",
+        "ERROR connection_forced: CONNECTION_FORCED - the broker accepted no messages",
     ]
 
 
@@ -396,7 +396,7 @@ def test_a_message_that_is_refused_again_has_no_more_time(play: Playbook) -> Non
         assert operation.is_again is is_again
         play.recover(operation)
         assert play.published() == ["amq.topic a 1"]
-    play.session.context.is_unsettled = lambda *_: False
+    play.session.context.brokers_changed = lambda *_: False
     play.confirm(1, accepted=False)
     assert play.said() == [REJECTED.format("r1", "/topic/a")]
 

@@ -16,7 +16,7 @@ from tests.support.playbook import Playbook, ack_id
 TOPIC = b"\x09amq.topic\x01t"
 ON_QUEUE = (
     "ERROR Invalid selector: Only a subscription to /topic or /exchange, without x-queue-name, may have a selector: "
-    "another consumer of a queue may want the messages that this one does not select."
+    "a queue may have other consumers, which would lose the messages that the selector does not match."
 )
 
 

@@ -15,9 +15,7 @@ from gateway.session.context import Hold, State
 from tests.support.playbook import Playbook, stomp
 
 WITH_TOKENS = VirtualHost(name="/", token_renewal=True)
-EXPIRED = (
-    "ERROR{} Token expired: The token that you logged in with, or sent since, has expired; connect again with another."
-)
+EXPIRED = "ERROR{} Token expired: Your token has expired; connect again with a new one."
 REFUSED_FOR_AGE = (
     "ACCESS_REFUSED - access to queue 'q' in vhost '/' refused for user 'app', backend rabbit_auth_backend_oauth2 "
     'returned an error: "Provided JWT token has expired at timestamp 1 (validated at 2)"'

@@ -31,9 +31,9 @@ def test_what_is_known_of_a_broker_stays_as_long_as_the_broker_is_configured() -
     assert [circuit.is_open for circuit in dialer.circuits(upstream("a", "b", "c"))] == [False, True, False]
 
 
-@pytest.mark.parametrize(("patiently", "answers"), [(False, "b"), (True, "a")])
+@pytest.mark.parametrize(("one_by_one", "answers"), [(False, "b"), (True, "a")])
 def test_a_link_that_nobody_waits_for_goes_to_the_first_broker_however_slow(
-    monkeypatch: pytest.MonkeyPatch, *, patiently: bool, answers: str
+    monkeypatch: pytest.MonkeyPatch, *, one_by_one: bool, answers: str
 ) -> None:
     async def connect(link: Link, *_: object) -> None:
         await asyncio.sleep({"a": 2.0, "b": 0.1}[link.broker.host])
@@ -44,7 +44,7 @@ def test_a_link_that_nobody_waits_for_goes_to_the_first_broker_however_slow(
         virtual_host = VirtualHost(name="/", upstream=upstream("a", "b"))
         whose = ClientProperties("consume", "/", "guest")
         link = await dialer.open_link(
-            virtual_host, Credentials("guest", "guest"), whose, lambda: None, patiently=patiently
+            virtual_host, Credentials("guest", "guest"), whose, lambda: None, one_by_one=one_by_one
         )
         return link.broker.host
 

@@ -53,7 +53,7 @@ class Setup:
             properties: ClientProperties,
             _: object,
             *,
-            patiently: bool,
+            one_by_one: bool,
         ) -> Link:
             setup.dials += 1
             setup.asked_about.append(whose.passcode)

@@ -297,7 +297,7 @@ async def test_the_bounds_are_exact(turns: list[str]) -> None:
     window.published(timed.user, 1)
     held.append(timed.user.is_held)
     await timed.answer(0.02)
-    assert ([*held, timed.user.is_held], window._on_way) == ([False, True, False], 0)
+    assert ([*held, timed.user.is_held], window._in_flight) == ([False, True, False], 0)
 
 
 async def test_room_is_there_as_soon_as_the_window_is_not_more_than_full(turns: list[str]) -> None:

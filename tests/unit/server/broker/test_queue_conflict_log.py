@@ -14,5 +14,5 @@ def test_each_queue_is_logged_once_and_a_thousand_at_most() -> None:
             for _ in range(2):
                 conflicts.write("/", f"q{number}", "y" * 5000)
     assert len(lines) == 1000
-    assert {line["event"] for line in lines} == {"queue taken as it is"}
+    assert {line["event"] for line in lines} == {"existing queue used"}
     assert (lines[0]["virtual_host"], lines[0]["queue"], lines[0]["reason"]) == ("/", "q0", "y" * 300)

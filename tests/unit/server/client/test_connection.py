@@ -552,7 +552,7 @@ def _with_scripted_broker(monkeypatch: pytest.MonkeyPatch) -> VirtualHost:
     """A virtual host whose broker takes every login."""
     broker, virtual_host = ScriptedBroker(), VirtualHost.model_validate({"name": "/", "loopback_users": []})
 
-    async def open_link(*more: object, patiently: bool) -> Link:
+    async def open_link(*more: object, one_by_one: bool) -> Link:
         return await broker.open_link(virtual_host, Credentials("guest", "guest"), "login")
 
     monkeypatch.setattr(Dialer, "open_link", open_link)

@@ -42,7 +42,7 @@ class Logins:
         logins = self
 
         async def open_link(
-            _: Dialer, virtual_host: VirtualHost, whose: Credentials, *args: object, patiently: bool
+            _: Dialer, virtual_host: VirtualHost, whose: Credentials, *args: object, one_by_one: bool
         ) -> Link:
             logins.dials += 1
             return await logins.broker.open_link(virtual_host, whose, "login")

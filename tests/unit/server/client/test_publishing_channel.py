@@ -68,7 +68,7 @@ def test_nothing_is_forgotten_that_happens_while_the_channel_is_replaced(what: s
         if what == "link is lost":
             broker.lose(*(link for link in broker.links if link.purpose == "publish"))
         else:
-            client.is_unsettled = True
+            client.brokers_changed = True
             rejects(client)
         await asyncio.sleep(20)
         client.session.confirm(client.session.confirms.last_sequence, True, True)
@@ -84,7 +84,7 @@ def test_nothing_is_forgotten_that_happens_while_the_channel_is_replaced(what: s
 def test_a_session_that_has_no_broker_any_more_ends_in_time_also_with_a_message_that_was_not_taken() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         await client.say(SEND_RECEIPT, "SEND\ndestination:/queue/other\nreceipt:2\n\nhi")
-        client.is_unsettled = True
+        client.brokers_changed = True
         broker.is_gone = True
         client.session.confirm(1, False, False)
         client.advance()
@@ -100,7 +100,7 @@ def test_a_session_that_has_no_broker_any_more_ends_in_time_also_with_a_message_
 def test_a_message_for_a_queue_without_a_leader_is_published_until_it_is_taken() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         await client.say(SEND_RECEIPT)
-        client.is_unsettled = True
+        client.brokers_changed = True
         broker.methods.clear()
         for _ in range(3):
             rejects(client)
@@ -119,7 +119,7 @@ def test_a_message_for_a_queue_without_a_leader_is_published_until_it_is_taken()
 def test_a_message_that_no_broker_takes_in_time_is_an_error_and_the_session_goes_on() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         await client.say(SEND_RECEIPT)
-        client.is_unsettled = True
+        client.brokers_changed = True
         while b"ERROR" not in client.output:
             rejects(client)
             await asyncio.sleep(0.1)
@@ -135,7 +135,7 @@ def test_a_message_that_no_broker_takes_in_time_is_an_error_and_the_session_goes
 def test_what_is_still_under_way_when_another_message_is_refused_is_not_published_twice() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         await client.say(SEND_RECEIPT, "SEND\ndestination:/queue/slow\n\nhi")
-        client.is_unsettled = True
+        client.brokers_changed = True
         broker.methods.clear()
         client.session.confirm(1, False, False)
         client.advance()
@@ -157,7 +157,7 @@ def test_a_session_with_much_to_send_is_held_while_too_much_of_others_is_on_its_
         held = [Hold.LINK_WRITE in client.session.holds]
         link.window.published(client.bridge, 100)
         broker.script = lambda link, method: None
-        link.window._on_way += 8 << 20  # type: ignore[attr-defined]
+        link.window._in_flight += 8 << 20  # type: ignore[attr-defined]
         client.bridge.keep_to_window()
         held.append(Hold.LINK_WRITE in client.session.holds)
         assert held == [False, True]

@@ -40,7 +40,7 @@ def refuse(broker: ScriptedBroker) -> None:
 @pytest.mark.parametrize("frame", [DECLARES, CONSUMES, SENDS])
 def test_it_is_waited_for(frame: str) -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
-        client.is_unsettled = True
+        client.brokers_changed = True
         refuse(broker)
         await client.say(frame, seconds=5)
         assert b"ERROR" not in client.output
@@ -58,7 +58,7 @@ def test_it_is_waited_for(frame: str) -> None:
 def test_what_was_sent_before_is_published_again_when_the_channel_goes_with_the_declaration() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         await client.say("SEND\ndestination:/queue/y\nreceipt:0\n\nhi")
-        client.is_unsettled = True
+        client.brokers_changed = True
         refuse(broker)
         await client.say(SENDS, seconds=5)
         broker.script = lambda link, method: usual_answer(method)
@@ -74,7 +74,7 @@ def test_what_was_sent_before_is_published_again_when_the_channel_goes_with_the_
 
 def test_a_queue_that_does_not_exist_is_an_error_at_once_also_after_a_change_of_the_brokers() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
-        client.is_unsettled = True
+        client.brokers_changed = True
 
         def script(link: Link, method: Frame) -> Frame | None:
             if isinstance(method, commands.Basic.Consume):
@@ -94,7 +94,7 @@ def test_an_exchange_that_is_not_found_is_waited_for_shortly_after_a_change_of_t
     ago: float, waits: bool
 ) -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
-        client.is_unsettled, client.changed_ago = True, ago
+        client.brokers_changed, client.changed_ago = True, ago
 
         def script(link: Link, method: Frame) -> Frame | None:
             if isinstance(method, commands.Queue.Bind):
@@ -115,7 +115,7 @@ def test_a_queue_that_goes_between_declaration_and_consumer_is_declared_again_sh
     """RabbitMQ deletes what a lost node had by name, also what was declared again since."""
 
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
-        client.is_unsettled, client.changed_ago = True, ago
+        client.brokers_changed, client.changed_ago = True, ago
 
         def script(link: Link, method: Frame) -> Frame | None:
             if isinstance(method, commands.Basic.Consume):
@@ -134,7 +134,7 @@ def test_a_queue_that_goes_between_declaration_and_consumer_is_declared_again_sh
 
 def test_a_queue_that_does_not_come_is_the_error_that_the_broker_gave() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
-        client.is_unsettled = True
+        client.brokers_changed = True
         refuse(broker)
         await client.say(DECLARES, seconds=12)
         assert b"message:not_found" in client.output
@@ -146,7 +146,7 @@ def test_a_queue_that_does_not_come_is_the_error_that_the_broker_gave() -> None:
 
 def test_without_riding_through_it_is_an_error_at_once() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
-        client.is_unsettled = True
+        client.brokers_changed = True
         refuse(broker)
         await client.say(CONSUMES)
         assert b"home node" in client.output

@@ -41,7 +41,7 @@ class Bridge:
         self.context = cast(
             Any,
             SimpleNamespace(
-                session=SimpleNamespace(what_is_lost=self.what_is_lost),
+                session=SimpleNamespace(recovery_request=self.recovery_request),
                 recovery_begins=lambda: None,
                 log_wait=self.said.append,
                 links=SimpleNamespace(
@@ -67,7 +67,7 @@ class Bridge:
         if self.failures.get(what):
             raise self.failures[what].pop(0)
 
-    def what_is_lost(self) -> ops.Recover:
+    def recovery_request(self) -> ops.Recover:
         return ops.Recover(tuple(self.wanted), self.publishing)
 
     def lacks_consumer(self, subscription: Subscription) -> bool:
@@ -103,7 +103,7 @@ def recovery_of(bridge: Bridge) -> Recovery:
 
 async def test_the_subscriptions_come_back_in_their_order_and_publishing_last() -> None:
     bridge = Bridge("a", "b", publishing=True)
-    event = await recovery_of(bridge).run(bridge.what_is_lost(), FOREVER)
+    event = await recovery_of(bridge).run(bridge.recovery_request(), FOREVER)
     assert bridge.calls == ["a", "b", "publisher"]
     assert isinstance(event, ops.Recovered)
     assert [each.queue_name for each in event.subscribed] == ["a", "b"]
@@ -114,7 +114,7 @@ async def test_the_subscriptions_come_back_in_their_order_and_publishing_last() 
 async def test_what_passes_is_waited_for_and_what_is_back_stays_back(code: int) -> None:
     bridge = Bridge("a", "b", "c")
     bridge.failures["b"] = [UpstreamError(code, "for a while")]
-    event = await recovery_of(bridge).run(bridge.what_is_lost(), FOREVER)
+    event = await recovery_of(bridge).run(bridge.recovery_request(), FOREVER)
     assert bridge.calls == ["a", "b", "b", "c"]
     assert bridge.said == ["for a while"]
     assert isinstance(event, ops.Recovered)
@@ -124,10 +124,10 @@ async def test_what_passes_is_waited_for_and_what_is_back_stays_back(code: int) 
 async def test_a_stream_without_a_replica_is_waited_for() -> None:
     bridge = Bridge("a")
     bridge.failures["a"] = [UpstreamError(406, "no replica on the local node", 60 << 16 | 20)]
-    assert isinstance(await recovery_of(bridge).run(bridge.what_is_lost(), FOREVER), ops.Recovered)
+    assert isinstance(await recovery_of(bridge).run(bridge.recovery_request(), FOREVER), ops.Recovered)
     bridge = Bridge("a")
     bridge.failures["a"] = [UpstreamError(406, "another queue type", 50 << 16 | 10)]
-    assert await recovery_of(bridge).run(bridge.what_is_lost(), FOREVER) == ops.RecoveryFailed(
+    assert await recovery_of(bridge).run(bridge.recovery_request(), FOREVER) == ops.RecoveryFailed(
         406, "another queue type"
     )
 
@@ -135,14 +135,14 @@ async def test_a_stream_without_a_replica_is_waited_for() -> None:
 async def test_a_link_that_is_lost_again_is_waited_for() -> None:
     bridge = Bridge("a", publishing=True)
     bridge.failures["publisher"] = [LinkDownError(320, "lost again")]
-    assert isinstance(await recovery_of(bridge).run(bridge.what_is_lost(), FOREVER), ops.Recovered)
+    assert isinstance(await recovery_of(bridge).run(bridge.recovery_request(), FOREVER), ops.Recovered)
     assert bridge.calls == ["a", "publisher", "publisher"]
 
 
 async def test_it_lasts_until_all_is_there_at_the_same_time() -> None:
     bridge = Bridge("a", publishing=True)
     bridge.publisher_losses = 2
-    assert isinstance(await recovery_of(bridge).run(bridge.what_is_lost(), FOREVER), ops.Recovered)
+    assert isinstance(await recovery_of(bridge).run(bridge.recovery_request(), FOREVER), ops.Recovered)
     assert bridge.calls == ["a", "publisher", "publisher"]
 
 
@@ -151,7 +151,7 @@ async def test_it_lasts_until_all_is_there_at_the_same_time() -> None:
 async def test_a_refusal_that_is_meant_ends_it(what: str, code: int) -> None:
     bridge = Bridge("a", publishing=True)
     bridge.failures[what] = [UpstreamError(code, "never")]
-    assert await recovery_of(bridge).run(bridge.what_is_lost(), FOREVER) == ops.RecoveryFailed(code, "never")
+    assert await recovery_of(bridge).run(bridge.recovery_request(), FOREVER) == ops.RecoveryFailed(code, "never")
 
 
 def test_permissions_that_are_gone_for_a_moment_end_nothing() -> None:
@@ -160,10 +160,12 @@ def test_permissions_that_are_gone_for_a_moment_end_nothing() -> None:
     async def work() -> None:
         bridge, refusal = Bridge("a"), UpstreamError(403, "no permission", 50 << 16 | 10)
         bridge.failures["a"] = [refusal, refusal]
-        assert isinstance(await recovery_of(bridge).run(bridge.what_is_lost(), FOREVER), ops.Recovered)
+        assert isinstance(await recovery_of(bridge).run(bridge.recovery_request(), FOREVER), ops.Recovered)
         bridge = Bridge("a")
         bridge.failures["a"] = [refusal] * 1000
-        assert await recovery_of(bridge).run(bridge.what_is_lost(), FOREVER) == ops.RecoveryFailed(403, "no permission")
+        assert await recovery_of(bridge).run(bridge.recovery_request(), FOREVER) == ops.RecoveryFailed(
+            403, "no permission"
+        )
 
     run_in_virtual_time(work())
 
@@ -171,7 +173,7 @@ def test_permissions_that_are_gone_for_a_moment_end_nothing() -> None:
 async def test_the_time_is_up() -> None:
     bridge = Bridge("a")
     bridge.is_down = True
-    assert await recovery_of(bridge).run(bridge.what_is_lost(), 0.01) == ops.RecoveryFailed(is_down=True)
+    assert await recovery_of(bridge).run(bridge.recovery_request(), 0.01) == ops.RecoveryFailed(is_down=True)
 
 
 def test_what_failed_again_has_the_time_that_is_left() -> None:
@@ -219,11 +221,11 @@ async def test_one_that_is_stopped_ends_without_an_outcome() -> None:
     bridge = Bridge("a")
     bridge.is_down = True
     recovery = recovery_of(bridge)
-    running = asyncio.ensure_future(recovery.run(bridge.what_is_lost(), FOREVER))
+    running = asyncio.ensure_future(recovery.run(bridge.recovery_request(), FOREVER))
     await asyncio.sleep(0)
     recovery.stop()
     assert await running is None
-    assert await recovery.run(bridge.what_is_lost(), FOREVER) is None
+    assert await recovery.run(bridge.recovery_request(), FOREVER) is None
 
 
 async def test_of_a_login_a_few_dozen_sessions_restore_at_a_time() -> None:
@@ -244,6 +246,6 @@ async def test_of_a_login_a_few_dozen_sessions_restore_at_a_time() -> None:
     bridges = [Counting("a") for _ in range(100)]
     for bridge in bridges:
         bridge.context.links.restoring = restoring
-    events = await asyncio.gather(*(recovery_of(each).run(each.what_is_lost(), FOREVER) for each in bridges))
+    events = await asyncio.gather(*(recovery_of(each).run(each.recovery_request(), FOREVER) for each in bridges))
     assert {type(event) for event in events} == {ops.Recovered}
     assert most == 32
