@@ -1,4 +1,4 @@
-"""One Spark session for all tests of the pipeline, since its start is slow."""
+"""One Spark session for all tests of the pipeline, since its start is slow, and less work where it is not tested."""
 
 from __future__ import annotations
 
@@ -18,3 +18,10 @@ def spark() -> Iterator[SparkSession]:
 
     with spark_session(SparkOptions("local[2]", {"spark.driver.memory": "1g"}), quick_start=True) as session:
         yield session
+
+
+@pytest.fixture
+def no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the computed tables, which take most of an ingest's time, where they are not tested."""
+    monkeypatch.setattr("gateway.pipeline.tables.refresh", lambda *_, **__: 0)
+    monkeypatch.setattr("gateway.pipeline.tables.lacks_batches", lambda _: False)

@@ -44,6 +44,7 @@ def s3() -> Iterator[ObjectStore]:
         yield store
 
 
+@pytest.mark.usefixtures("no_tables")
 async def test_one_lake_has_every_line_of_gateways_that_are_killed_while_they_ship(
     spark: SparkSession, broker_url: str, amqp: AmqpBroker, tmp_path: Path, s3: ObjectStore,
     monkeypatch: pytest.MonkeyPatch,

@@ -28,13 +28,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture
-def no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip the computed tables, which take most of the time and are not tested here."""
-    monkeypatch.setattr("gateway.pipeline.tables.refresh", lambda *_, **__: 0)
-    monkeypatch.setattr("gateway.pipeline.tables.lacks_batches", lambda _: False)
-
-
 def run(spark: SparkSession, base: Path, *journals: Path, batch_bytes: int = 1 << 28) -> tuple[ExitCode, str, str]:
     """Ingest, by default the directory ``journal``, into ``lake``; the exit code and what was printed."""
     from gateway.pipeline.ingest import IngestOptions, ingest  # noqa: PLC0415
@@ -105,16 +98,15 @@ def test_several_journals_and_the_same_segment_in_two_of_them(spark: SparkSessio
 
 
 @pytest.mark.usefixtures("no_tables")
-@pytest.mark.parametrize("name", ["moved", "a *?[]{}\\b", "10:30"])
-def test_a_journal_that_has_moved_does_no_harm_whatever_its_name(
-    spark: SparkSession, tmp_path: Path, name: str
-) -> None:
-    JournalMaker(tmp_path / "journal").write(50)
+def test_a_journal_that_has_moved_does_no_harm_whatever_its_name(spark: SparkSession, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    JournalMaker(journal).write(50)
     run(spark, tmp_path)
-    (tmp_path / "journal").rename(tmp_path / name)
-    JournalMaker(tmp_path / name, seed=2).write(50)
-    run(spark, tmp_path, tmp_path / name)
-    assert_every_line_once(tmp_path, tmp_path / name)
+    for seed, name in enumerate(("moved", "a *?[]{}\\b", "10:30"), 2):
+        journal = journal.rename(tmp_path / name)
+        JournalMaker(journal, seed=seed).write(50)
+        run(spark, tmp_path, journal)
+        assert_every_line_once(tmp_path, journal)
 
 
 class _KilledError(Exception):
@@ -216,32 +208,35 @@ FAULTS: dict[str, Callable[[list[str]], list[str]]] = {
 
 
 @pytest.mark.usefixtures("no_tables")
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_damaged_segment_is_put_aside_and_taken_in_when_it_is_mended(
-    spark: SparkSession, tmp_path: Path, fault: str
-) -> None:
-    JournalMaker(tmp_path / "journal", seed=2, node="healthy").write(50)
-    path = JournalMaker(tmp_path / "journal").write(50).segments[0]
-    whole = path.read_text()
-    path.write_text("".join(FAULTS[fault](whole.splitlines(keepends=True))))
+def test_damaged_segments_are_put_aside_and_taken_in_when_they_are_mended(spark: SparkSession, tmp_path: Path) -> None:
+    JournalMaker(tmp_path / "journal", node="healthy").write(50)
+    whole = {}
+    for seed, (fault, damaged) in enumerate(FAULTS.items(), 2):
+        path = JournalMaker(tmp_path / "journal", seed=seed, node=fault.replace(" ", "")).write(50).segments[0]
+        whole[path] = path.read_text()
+        path.write_text("".join(damaged(whole[path].splitlines(keepends=True))))
     code, _, errors = run(spark, tmp_path)
     assert code is ExitCode.FAILURE
-    assert f"1 segment put aside: {path.name} (" in errors
+    assert f"{len(FAULTS)} segments put aside: gateway-" in errors
     lake = Lake(tmp_path / "lake")
     assert lake.sql("select distinct node from events")["node"].to_pylist() == ["healthy"]
-    (row,) = lake.sql("select name, reason, path from segments_aside").to_pylist()
-    assert (row["name"], row["path"]) == (path.name, str(path))
-    assert ("longer than 1,048,576 bytes" if "long" in fault else "lines are missing") in row["reason"]
-    assert path.exists()
+    rows = {row["path"]: row for row in lake.sql("select name, reason, path from segments_aside").to_pylist()}
+    assert rows.keys() == {str(path) for path in whole}
+    for path in whole:
+        row = rows[str(path)]
+        assert row["name"] == path.name
+        assert ("longer than 1,048,576 bytes" if "long" in path.name else "lines are missing") in row["reason"]
+        assert path.exists()
     out = io.StringIO()
     assert not check(lake, [tmp_path / "journal"], out)
-    assert f"WRONG    1 segments are aside: {path.name} (" in out.getvalue()
+    assert f"WRONG    {len(FAULTS)} segments are aside: gateway-" in out.getvalue()
 
     code, out_again, errors = run(spark, tmp_path)
     assert (code, errors) == (ExitCode.OK, "")
     assert out_again.endswith("nothing new\n")
 
-    path.write_text(whole)
+    for path, text in whole.items():
+        path.write_text(text)
     assert run(spark, tmp_path)[::2] == (ExitCode.OK, "")
     assert_every_line_once(tmp_path)
     assert check(lake, [tmp_path / "journal"], out := io.StringIO()), out.getvalue()

@@ -19,18 +19,11 @@ from tests.support.journals import JournalMaker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("no_tables")]
 
 NAME = "gateway-node1-00000000000000aa-4711-000000.v1.jsonl"
 T = 1_795_219_200_000_000
 OPEN = json.dumps({"e": "open", "t": T, "q": 0, "v": 1}).encode()
-
-
-@pytest.fixture(autouse=True)
-def no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip the computed tables, which take most of the time and are not tested here."""
-    monkeypatch.setattr("gateway.pipeline.tables.refresh", lambda *_, **__: 0)
-    monkeypatch.setattr("gateway.pipeline.tables.lacks_batches", lambda _: False)
 
 
 def run(spark: SparkSession, base: Path, journal: str = "journal") -> tuple[ExitCode, str, str]:

@@ -23,6 +23,7 @@ def test_the_user_s_settings_come_before_ours() -> None:
     assert options.settings(quick_start=True) == {
         "spark.ui.enabled": "true",
         "spark.ui.showConsoleProgress": "false",
+        "spark.sql.codegen.cache.maxEntries": "2000",
         "spark.master": "spark://host:7077",
         "spark.jars.packages": "a:b:1",
     }

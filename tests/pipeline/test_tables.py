@@ -237,7 +237,7 @@ def test_durable_subscriptions_have_their_verdicts(oracle: Oracle, lake: Lake) -
 def pieces(tmp_path: Path) -> list[Path]:
     """The segments of two boots whose sessions last from one segment to the next, and over midnight."""
     made = [
-        JournalMaker(tmp_path / "journal", seed=5, start=START - DAY // 2, span=DAY).write(250, per_segment=50),
+        JournalMaker(tmp_path / "journal", seed=5, start=START - DAY // 12, span=DAY // 6).write(250, per_segment=50),
         JournalMaker(tmp_path / "journal", seed=6, node="node2", start=START - 1800 * SECOND).write(
             150, per_segment=50
         ),
