@@ -17,9 +17,11 @@ from typing import Final
 
 from gateway.server.fault_boundary import Arguments, FaultOwner, guarded
 
-# The time for such work in one round of the event loop, in seconds, and what one of those that wait gets of it. With
-# less, the system calls at the end of each turn would cost more than what is done in it.
-_PER_ROUND: Final = 0.001
+PER_ROUND: Final = 0.001
+"""The time for such work in one round of the event loop, in seconds, and what one of those that wait gets of it. With
+less, the system calls at the end of each turn would cost more than what is done in it.
+
+Work that begins within this time may last as long again, so that a round may have almost twice as much."""
 
 # How many operations begin in one round.
 _STARTS_PER_ROUND: Final = 8
@@ -78,7 +80,7 @@ class PacedWork:
     @property
     def has_time(self) -> bool:
         """Whether there is time in this round, and nothing waits for it."""
-        return self._spent < _PER_ROUND and not self._waiting
+        return self._spent < PER_ROUND and not self._waiting
 
     def spend(self, call: Callable[Arguments, object], *arguments: Arguments.args, **named: Arguments.kwargs) -> None:
         """Call a function now, and take the time from this round's. What it raises is raised."""
@@ -95,12 +97,12 @@ class PacedWork:
     def _work(self) -> None:
         # What is added meanwhile is for another round.
         for _ in range(len(self._waiting)):
-            if self._spent >= _PER_ROUND:
+            if self._spent >= PER_ROUND:
                 break
             started = self._clock()
             # Left in its place meanwhile: what it causes waits behind it.
             owner, call = self._waiting[0]
-            self._owner, self._ends_at = owner, started + _PER_ROUND
+            self._owner, self._ends_at = owner, started + PER_ROUND
             guarded(owner, call)
             self._owner = None
             self._waiting.popleft()

@@ -66,6 +66,7 @@ class TransactionHandler:
             return
         if not all(self._publisher.is_ready(send, frame) for send in transaction.sends):
             return
+        # Before the checks: a COMMIT that one of them refuses ends the transaction, too, and none of it takes effect.
         self._context.transactions.end(name)
         for settlement in transaction.settlements:
             self._check(settlement)

@@ -543,6 +543,8 @@ class Decoder:
         if self._is_complete(partial):
             self._chunk, self._position, self._head, self._partial = bytes(partial.buffer), 0, partial.head, None
         elif len(partial.buffer) > self.limits.frame:
+            # The limit counts the NUL, so `>=` elsewhere compares the bytes before it. Here it has not come: a frame
+            # that is too large only because of it is found out when that byte comes.
             self._partial = _SkippedBody(self._oversized(partial.head), None)
 
     def _skip_body(self, frame: OversizedFrame, stop: int) -> Frame | None:

@@ -130,8 +130,8 @@ def worse_sentence(measured: Measured) -> str:
         if outcome.cpu_ratio is not None and not row.is_memory and outcome.cpu_ratio > 1:
             dearer.append(f"`{row.name}` ({outcome.cpu_ratio:.2f})")
     return fill_lines(
-        f"The plugin is better in {_listed(slower)}; broker and gateway together need more CPU time than the plugin's "
-        f"broker in {_listed(dearer)}."
+        f"The plugin has better figures in {_listed(slower)}. Broker and gateway together need more CPU time than the "
+        f"broker with the plugin in {_listed(dearer)}."
     )
 
 

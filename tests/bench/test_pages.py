@@ -56,8 +56,8 @@ def test_what_the_plugin_does_better_is_said(tmp_path: Path) -> None:
 
     table = " ".join(pages.short_table(Measured.read([_written(tmp_path / "bench.json", rows)])).split())
 
-    assert "The plugin is better in `send` (0.99), `rtt` (1.50); " in table
-    assert "need more CPU time than the plugin's broker in `rtt` (1.75)." in table
+    assert "The plugin has better figures in `send` (0.99), `rtt` (1.50). " in table
+    assert "need more CPU time than the broker with the plugin in `rtt` (1.75)." in table
 
 
 def test_figures_of_a_disturbed_machine_say_so(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ async def test_a_flood_is_filtered_in_order(
 
     However little time there is for selectors in a round of the event loop.
     """
-    monkeypatch.setattr("gateway.server.paced_work._PER_ROUND", per_round)
+    monkeypatch.setattr("gateway.server.paced_work.PER_ROUND", per_round)
     destination, count = f"/exchange/amq.direct/{queue}", 6000
     async with gateway_here(parsed(broker_url, SELECTORS)) as gateway, within():
         async with StompClient.logged_in(gateway.addresses[0]) as client:

@@ -1,7 +1,8 @@
 """The bridge of one session: carries out its operations on channels, and moves bytes to and from channels.
 
-Each operation runs as a task, except a login that is in the login cache. Bytes never wait. What the broker does on the
-session's channels becomes an event of the session. The parts do the work::
+Each operation runs as a task, except a login that is in the login cache, and a publishing channel on a link that is
+open. Bytes never wait. What the broker does on the session's channels becomes an event of the session. The parts do the
+work::
 
     Bridge ── BridgeParts ─┬─ PublishingChannel   the channel for publishing
                            ├─ ConsumingChannels   one for each subscription, and one for declarations ── PausableLink

@@ -36,7 +36,7 @@ from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.listen.tls import limit_read_ahead, login_name
 from gateway.server.listen.websocket import StompProtocol
 from gateway.server.log_limits import LogLimits
-from gateway.server.paced_work import FULL_READ, PacedWork
+from gateway.server.paced_work import FULL_READ, PER_ROUND, PacedWork
 from gateway.server.stats import GatewayStats
 from gateway.session import error_frames
 from gateway.session.connect import ClientFacts
@@ -46,9 +46,6 @@ from gateway.stomp.decoder import Decoder, FrameLimits
 
 # The most frames of a client's turn.
 _MAX_FRAMES_PER_TURN: Final = 1000
-
-# The longest turn in seconds. It also applies across calls of `Session.run`, which a SEND that declares a queue ends.
-_LONGEST_TURN: Final = 0.001
 
 # Up to this many bytes, input is handled at once; most messages are smaller. Clients with more input share the time for
 # it in each event loop iteration.
@@ -396,7 +393,8 @@ class ClientConnection(StompProtocol):
         ``ends_at``: the result of the last call; 0 in the first one.
         """
         now = time.monotonic()
-        ends_at = ends_at or now + _LONGEST_TURN
+        # The turn also ends if each SEND asks for something, and so ends a call of `Session.run`.
+        ends_at = ends_at or now + PER_ROUND
         if now > ends_at:
             # Each SEND with a declaration has ended a call of run. End the turn here.
             self._waits_for_turn = True
