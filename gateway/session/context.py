@@ -89,34 +89,36 @@ MOVES: Final = {
 
 
 class Hold(Enum):
-    """Why a session does not read the client's frames."""
+    """Why a session does not read the client's frames, and which function says so."""
 
     # Hashed for every confirm, and the hash of Enum is written in Python.
     __hash__ = object.__hash__
 
     OPERATION = "operation"
-    """The broker carries out an operation for a frame."""
+    """The broker carries out an operation for a frame. Set by `SessionContext.ask`."""
     COMMIT = "commit"
-    """A COMMIT waits for confirms."""
+    """A COMMIT waits for confirms. Set by `TransactionHandler.commit`."""
     CONFIRM_WINDOW = "confirm-window"
-    """Too many messages or bytes are unconfirmed."""
+    """Too many messages or bytes are unconfirmed. Set by `Publisher._hold`."""
     LINK_WRITE = "link-write"
-    """The broker reads the link more slowly than clients send."""
+    """The broker reads the link more slowly than clients send. Set by `PublishingChannel.window_full`, and by its
+    ``_follow`` if the link's write buffer is full."""
     LINK_LOST = "link-lost"
-    """A link is lost, and the session is not restored yet."""
+    """A link is lost, and the session is not restored yet. Set by `RideThrough._hold`."""
     QUEUE_AWAY = "queue-away"
     """The broker refuses messages because their queue is deleted or away, or it has closed the channel because of
-    another message. The session waits for a new channel."""
+    another message. The session waits for a new channel. Set by `RideThrough._hold`."""
     REPLAY = "replay"
-    """Messages are being published again after a loss."""
+    """Messages are being published again after a loss. Set by `Publisher.restored`."""
     BROKER_BLOCKED = "broker-blocked"
-    """The broker has a memory or disk alarm, and the client has sent a message since it began."""
+    """The broker has a memory or disk alarm, and the client has sent a message since it began, or waits for a channel.
+    Set by `Publisher._hold` and `Publisher.set_blocked`."""
     RATE_LIMIT = "rate-limit"
-    """The user, or the address, has sent more than its rate allows."""
+    """The user, or the address, has sent more than its rate allows. Set by `RateLimiter.charge`."""
     CLIENT_WRITE = "client-write"
-    """Too many bytes wait to be written to the client."""
+    """Too many bytes wait to be written to the client. Set by `ClientConnection._write_output`."""
     STOPPING = "stopping"
-    """The gateway is stopping. No frame is read any more."""
+    """The gateway is stopping. No frame is read any more. Set by `DisconnectHandler.shut_down`."""
 
 
 def _none_changed(_virtual_host: VirtualHost) -> bool:
