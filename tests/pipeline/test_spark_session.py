@@ -48,6 +48,13 @@ def test_java_options_of_spark_defaults_conf_stay(line: str, tmp_path: Path, mon
     assert name not in SparkOptions().settings(quick_start=True)
 
 
+def test_a_quick_start_leaves_room_for_the_code_of_many_batches(spark: SparkSession) -> None:
+    """Java ends, or runs on without its compiler, when it has no room left for compiled code."""
+    pools = spark._jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()  # type: ignore[union-attr]
+    room = sum(pool.getUsage().getMax() for pool in pools if pool.getName().startswith("Code"))
+    assert room >= 240 << 20
+
+
 def test_what_tables_need_is_set_and_the_session_of_others_is_left_alone(spark: SparkSession) -> None:
     from gateway.pipeline.spark_session import configured  # noqa: PLC0415
 
