@@ -163,7 +163,8 @@ class SessionContext:
         self.on_send_error: Literal["close", "keep", "log"] = "close"
         # False while the client reads more slowly than messages arrive. Set by the server.
         self.client_writable = True
-        # Whether links were lost or opened in the last seconds, so that refusals may be temporary. Set by the server.
+        # Whether a broker was lost, or answered again, within ride_through, so that refusals may be temporary. Set by
+        # the server.
         self.brokers_changed: Callable[[VirtualHost], bool] = _none_changed
         # Requests to the broker.
         self.pending = PendingOperations()

@@ -1,8 +1,8 @@
-"""Brokers that the tests of a directory may harm: they leave them running."""
+"""Brokers that the tests here may harm."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -23,3 +23,17 @@ def nodes() -> Iterator[list[PrivateNode]]:
     """A cluster whose nodes a test may kill: two nodes of RabbitMQ 4.3 would be no majority without the third."""
     with private_cluster(3) as nodes:
         yield nodes
+
+
+@pytest.fixture(autouse=True)
+def running_again(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Start what a test that failed has left down: other tests use it."""
+    shared: Sequence[Broker | PrivateNode] = ()
+    if "mortal" in request.fixturenames:
+        shared = (request.getfixturevalue("mortal"),)
+    elif "nodes" in request.fixturenames:
+        shared = request.getfixturevalue("nodes")
+    yield
+    for broker in shared:
+        if not broker.running:
+            broker.start()

@@ -396,7 +396,6 @@ class ClientConnection(StompProtocol):
         # The turn also ends if each SEND asks for something, and so ends a call of `Session.run`.
         ends_at = ends_at or now + PER_ROUND
         if now > ends_at:
-            # Each SEND with a declaration has ended a call of run. End the turn here.
             self._waits_for_turn = True
             self._context.turns.later(self, self._take_turn)
         else:
