@@ -100,12 +100,12 @@ async def test_a_session_outlives_a_broker_that_is_killed_and_restarted(
         client.write("SEND", b"x", destination="/queue/mine", exclusive="true", durable="false", receipt="late")
         await asyncio.to_thread(mortal.start)
         found = await frames(client, 7)
-        while not any(each.body == b"x" for each in found):
+        # RabbitMQ may not have written the first acknowledgement to disk when it is killed.
+        if any(each.body == b"0" for each in found):
             found += await frames(client, 1)
         receipts = [each["receipt-id"] for each in found if each.command == "RECEIPT"]
         assert sorted(receipts) == ["late", "late ack", "late topic"]
         messages = {each.body: each for each in found if each.command == "MESSAGE"}
-        # RabbitMQ 4.3 may not have written the first acknowledgement to disk when it is killed.
         messages.pop(b"0", None)
         # The second acknowledgement was for a delivery of the lost link, so the message comes again.
         assert {body: each["subscription"] for body, each in messages.items()} == {
