@@ -216,8 +216,9 @@ class PrivateNode:
 
     def _evaluated(self, expressions: str, timeout: float) -> str:
         answer = self.data / f"answer-{secrets.token_hex(4)}"
+        # As rabbitmqctl prints it, not with ~tp: that takes a list of numbers for a text more often.
         value = f"begin {expressions.rstrip().removesuffix('.')} end"
-        text = f'unicode:characters_to_binary(io_lib:format("~tp~n", [{value}]))'
+        text = f'unicode:characters_to_binary(io_lib:format("~p~n", [{value}]))'
         given = f'ok = file:write_file("{answer}", {text}).\n'
         done = self._run(self._command(self._erl_call, "-sname", self.name, "-e"), timeout, given)
         try:
