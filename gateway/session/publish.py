@@ -82,11 +82,14 @@ class Publisher:
 
     @property
     def has_output(self) -> bool:
-        """See `Session.has_publishes`."""
+        """Whether there are AMQP frames for the publishing channel."""
         return bool(self._output or self._unencoded)
 
-    def take_output(self, at_most: int | None) -> list[Piece]:
-        """See `Session.take_publishes`. HOT: once per batch."""
+    def take_output(self, at_most: int | None = None) -> list[Piece]:
+        """Return the AMQP frames for the publishing channel since the last call. HOT: once per batch.
+
+        ``at_most``: leave the messages of a COMMIT that begin after this many bytes for the next call.
+        """
         output = self._output
         if self._unencoded:
             self._encode_some(at_most)
@@ -286,7 +289,7 @@ class Publisher:
         self._context.declared_queues.add_unanswered(queue)
 
     def declarations_answered(self, last: int) -> bool:
-        """See `Session.declarations_answered`."""
+        """Note that the broker has carried out this many declarations. Returns whether this released the session."""
         context = self._context
         was_held = Hold.CONFIRM_WINDOW in context.holds
         context.declared_queues.answered(last)
@@ -395,7 +398,7 @@ class Publisher:
         context.operation_done()
 
     def set_blocked(self, blocked: bool) -> None:
-        """See `Session.set_blocked`."""
+        """Note that the broker raised an alarm or ended it. During an alarm, the next SEND holds the client."""
         self._blocked = blocked
         if not blocked:
             self._context.holds.discard(Hold.BROKER_BLOCKED)

@@ -1,14 +1,14 @@
 """One STOMP session. It takes frames, deliveries and events, and returns bytes for client and broker, and operations.
 
 The server calls `Session`, reads the `SessionContext` that its parts share, and calls two of the parts: `Subscriptions`
-with each `Subscription`, to deliver and settle, and `PublisherConfirms`, which has the unconfirmed messages.
+with each `Subscription`, to deliver and settle, and `Publisher` with its `PublisherConfirms`, the unconfirmed messages.
 docs/architecture.md draws the parts. `COMMANDS`, at the end of this file, maps state and command to a handler.
 
 How the server uses a session:
 
 * input: ``run`` with the decoder that has the client's bytes; ``confirm``, ``message_returned`` and
   ``Subscription.deliver`` from the broker; ``handle`` for events; ``time_passed``; and its own reasons in ``holds``;
-* output: ``output`` for the client, ``take_publishes`` and ``Subscriptions.take_settlements`` for the broker,
+* output: ``output`` for the client, ``Publisher.take_output`` and ``Subscriptions.take_settlements`` for the broker,
   ``take_operation`` for the bridge, and ``take_errors`` for the log. The server fetches them once per batch;
 * questions: ``state``, ``wants_read``, ``holds``, ``close_reason``, and the attributes of ``context``.
 
@@ -25,7 +25,6 @@ from typing import Any, Final
 from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.errors import CloseReason, CodecError, FrameError, HttpRequestError, StompError, TlsHandshakeError
-from gateway.pieces import Piece
 from gateway.session import error_frames, ops
 from gateway.session.commit import TransactionHandler
 from gateway.session.connect import ClientFacts, ConnectHandler, TokenHandler
@@ -34,6 +33,7 @@ from gateway.session.disconnect import DisconnectHandler
 from gateway.session.observer import SessionObserver
 from gateway.session.publish import Publisher
 from gateway.session.ride_through import RideThrough
+from gateway.session.stall_watch import StallWatch
 from gateway.session.subscribe import AckHandler, SubscribeHandler
 from gateway.session.subscription import Subscription
 from gateway.stomp.decoder import Decoder, FrameLimits
@@ -62,14 +62,6 @@ _ENDED_BY_CLIENT: Final = frozenset(
 
 _ACCESS_REFUSED: Final = 403
 
-# With these holds, SENDs may be waiting for the broker.
-_FOR_BROKER: Final = frozenset(
-    (
-        Hold.OPERATION, Hold.CONFIRM_WINDOW, Hold.LINK_WRITE, Hold.LINK_LOST, Hold.QUEUE_AWAY, Hold.REPLAY,
-        Hold.BROKER_BLOCKED,
-    )
-)  # fmt: skip
-
 # The commands that make the session publish.
 _SENDS: Final = (b"SEND", b"COMMIT")
 
@@ -91,10 +83,9 @@ class Session:
     """
 
     __slots__ = (
-        "_acknowledgements", "_clock", "_connect", "_disconnect", "_limits", "_publisher", "_ride_through",
-        "_stalled", "_subscriber", "_tokens", "_transactions", "_turn_time", "auto_acks", "awaited_for_sends",
-        "confirms", "context", "holds", "identity", "max_frames_per_turn", "output", "reached_turn_limit",
-        "refuses_sends", "subscriptions", "traffic", "unanswered",
+        "_acknowledgements", "_clock", "_connect", "_disconnect", "_limits", "_ride_through", "_stall", "_subscriber",
+        "_tokens", "_transactions", "_turn_time", "awaited_for_sends", "confirms", "context", "holds", "identity",
+        "max_frames_per_turn", "output", "publisher", "reached_turn_limit", "subscriptions", "traffic", "unanswered",
     )  # fmt: skip
 
     def __init__(
@@ -103,22 +94,17 @@ class Session:
         default = resolve(None)
         context = self.context = SessionContext(identity, strict=default is not None and default.strict)
         self._limits = limits
-        # The server reads these. It empties ``output``, resets the urgency of ``auto_acks``, and adds holds of its own.
+        # The server reads these. It empties ``output``, and adds holds of its own.
         self.identity = identity
         self.output = context.output
         self.holds = context.holds
         self.subscriptions = context.subscriptions
         self.traffic = context.traffic
-        self.auto_acks = context.subscriptions.auto_acks
         # Queues that are away and for which the session has messages. Set by the server.
         self.awaited_for_sends: tuple[str, ...] = ()
         # The most frames that one call of ``run`` takes, and whether the last call reached that, or its time limit.
         self.max_frames_per_turn = NO_TURN_LIMIT
         self.reached_turn_limit = False
-        # True while SENDs are refused instead of held, because the broker has accepted no messages for a long time.
-        self.refuses_sends = False
-        # The time since when the broker accepts none, and the number of messages that it had confirmed by then.
-        self._stalled: tuple[float, int] | None = None
         # The number of unanswered methods after which messages were published without waiting. Set by the server.
         self.unanswered = 0
         # A call of ``run`` ends after _turn_time by this clock, because frames differ in cost.
@@ -126,10 +112,11 @@ class Session:
         self._turn_time = 0.0
 
         self._connect = ConnectHandler(context, product, resolve)
-        self._publisher = Publisher(context)
-        self.confirms = self._publisher.confirms
-        self._transactions = TransactionHandler(context, self._publisher, now)
-        self._ride_through = RideThrough(context, self._publisher, self._transactions)
+        self.publisher = Publisher(context)
+        self.confirms = self.publisher.confirms
+        self._stall = StallWatch(context, self.publisher)
+        self._transactions = TransactionHandler(context, self.publisher, now)
+        self._ride_through = RideThrough(context, self.publisher, self._transactions)
         self._subscriber = SubscribeHandler(context)
         self._acknowledgements = AckHandler(context)
         self._tokens = TokenHandler(context)
@@ -157,9 +144,10 @@ class Session:
     def renew_publisher(self) -> bool:
         """Ask for a new publishing channel in place of the present one. Returns False if something is under way."""
         context = self.context
-        if not self.is_quiet(()) or self.has_publishes or Hold.COMMIT in self.holds:
+        publisher = self.publisher
+        if not self.is_quiet(()) or publisher.has_output or Hold.COMMIT in self.holds:
             return False
-        context.ask(ops.PreparePublisher(self.has_confirms, None, is_fresh=True), None)
+        context.ask(ops.PreparePublisher(publisher.has_confirms, None, is_fresh=True), None)
         return True
 
     @property
@@ -176,6 +164,11 @@ class Session:
     def wants_read(self) -> bool:
         """Whether ``run`` would take frames of the client now."""
         return not self.holds and self.context.state in READING
+
+    @property
+    def refuses_sends(self) -> bool:
+        """Whether SENDs are refused instead of held, because the broker has accepted no messages for a long time."""
+        return self._stall.is_over
 
     @property
     def close_reason(self) -> CloseReason | None:
@@ -213,11 +206,6 @@ class Session:
         return self._connect.client.certificate_name
 
     @property
-    def has_confirms(self) -> bool:
-        """Whether the broker confirms the session's messages."""
-        return self._publisher.has_confirms
-
-    @property
     def operation(self) -> ops.Operation | None:
         """The operation that the session waits for first, if any."""
         return self.context.operation
@@ -226,10 +214,6 @@ class Session:
     def has_frame(self) -> bool:
         """Whether a frame that the decoder has returned is still waiting."""
         return self.context.pending.has_frame
-
-    def declarations_answered(self, last: int) -> bool:
-        """Note that the broker has carried out this many declarations. Returns whether this released the session."""
-        return self._publisher.declarations_answered(last)
 
     def recovery_request(self) -> ops.Recover:
         """The subscriptions and channels that the pending recovery has to restore now."""
@@ -255,41 +239,13 @@ class Session:
         """Let a call of ``run`` begin no more frames after ``duration``, in the unit of ``clock``."""
         self._clock, self._turn_time = clock, duration
 
-    def set_blocked(self, blocked: bool) -> None:
-        """Note that the broker raised an alarm or ended it. During an alarm, the next SEND holds the client."""
-        self._publisher.set_blocked(blocked)
-
     def time_passed(self, now: float) -> None:
         """Abort transactions that were open for too long, and refuse SENDs that have been held for too long.
 
         ``now`` is in seconds, on a monotonic clock.
         """
         self._transactions.time_passed(now)
-        if self.settings.hold_sends_for is not None:
-            self._look_for_stall(now, self.settings.hold_sends_for)
-
-    def _look_for_stall(self, now: float, longest: float) -> None:
-        """Refuse SENDs from now on if they have waited for the broker for ``longest`` seconds."""
-        confirmed = self.traffic.confirmed
-        if not self._is_stalled:
-            self._stalled = None
-        elif self._stalled is None or self._stalled[1] != confirmed:
-            self._stalled = now, confirmed
-        else:
-            self.refuses_sends = self.refuses_sends or now - self._stalled[0] >= longest
-
-    @property
-    def _is_stalled(self) -> bool:
-        """Whether SENDs are held, and only because the broker accepts no messages."""
-        holds, pending = self.holds, self.context.pending
-        if not holds or not holds <= _FOR_BROKER or self.context.state is not State.CONNECTED:
-            return False
-        if holds <= {Hold.LINK_WRITE} and not self.has_confirms:
-            # Without confirms, a full link may only mean that the broker reads slowly.
-            return False
-        # A SEND after another pending frame waits for that frame, and not for the broker.
-        is_for_send = all(isinstance(each.operation, ops.PreparePublisher) for each in pending.asked)
-        return is_for_send and pending.postponed is None
+        self._stall.time_passed(now)
 
     # Frames from the client.
 
@@ -298,7 +254,7 @@ class Session:
 
         HOT: the loop of every frame.
         """
-        context, holds = self.context, self.holds
+        context, holds, publisher = self.context, self.holds, self.publisher
         pending = context.pending
         received, turn_ends = 0, self._clock() + self._turn_time
         max_frames = self.max_frames_per_turn
@@ -306,7 +262,7 @@ class Session:
         self.reached_turn_limit = False
         asked = pending.asked
         try:
-            if pending.has_frame or self.refuses_sends:
+            if pending.has_frame or self._stall.is_over:
                 self._run_held(decoder)
             while not holds and context.state in READING:
                 if received >= check_at:
@@ -318,9 +274,11 @@ class Session:
                 if frame is None:
                     return
                 received += 1
-                command = frame.header_block.command
-                together = 0 if asked else self._carry_out_plain(frame, decoder, max_frames - received)
-                if command != b"SEND":
+                command, most = frame.header_block.command, max_frames - received
+                if command == b"SEND":
+                    together = 0 if asked else publisher.publish_plain(frame, decoder, min(most, _SENDS_PER_CHECK))
+                else:
+                    together = 0 if asked else self._acknowledgements.settle_plain(frame, decoder, most)
                     context.traffic.note_command(command, together or 1)
                 if together:
                     received += together - 1
@@ -335,20 +293,19 @@ class Session:
             context.traffic.frames_received += received
 
     def _run_held(self, decoder: Decoder) -> None:
-        """Carry out postponed frames whose turn has come. Refuse held SENDs if ``refuses_sends`` is set."""
+        """Carry out postponed frames whose turn has come. Refuse held SENDs if the broker accepts none for long."""
         context = self.context
         while context.pending.has_frame and (waiting := context.take_frame()) is not None:
             self._carry_out(waiting)
             self._disconnect.advance()
-        if self.refuses_sends:
+        if self._stall.is_over:
             self._refuse_sends(decoder)
 
     def _refuse_sends(self, decoder: Decoder) -> None:
         """Answer SENDs with an ERROR until the broker accepts messages or another frame arrives, which then waits."""
         context, seconds = self.context, self.settings.hold_sends_for or 0.0
         for _ in range(self.max_frames_per_turn):
-            if not self._is_stalled:
-                self.refuses_sends, self._stalled = False, None
+            if self._stall.ended():
                 return
             frame = decoder.next_frame()
             if frame is None:
@@ -372,12 +329,6 @@ class Session:
             self.context.close(CloseReason.HTTP_ON_STOMP_PORT)
         else:
             self.context.fail(error_frames.malformed(str(error)))
-
-    def _carry_out_plain(self, frame: Frame, decoder: Decoder, most: int) -> int:
-        """Carry out a plain SEND or ACK and the following similar ones. Returns how many. HOT: once per frame."""
-        if frame.header_block.command == b"SEND":
-            return self._publisher.publish_plain(frame, decoder, min(most, _SENDS_PER_CHECK))
-        return self._acknowledgements.settle_plain(frame, decoder, most)
 
     def _carry_out(self, frame: Frame) -> None:
         """Call the handler of a frame, and answer its error."""
@@ -424,7 +375,7 @@ class Session:
         """
         if self.context.state is State.CLOSED:
             return
-        self._publisher.confirm(sequence, multiple, accepted)
+        self.publisher.confirm(sequence, multiple, accepted)
         if not accepted:
             self._ride_through.refused()
         if self._disconnect.is_waiting:
@@ -433,7 +384,7 @@ class Session:
     def message_returned(self, returned: Return) -> None:
         """Take a mandatory message that the broker returned. Its confirm follows."""
         if self.context.state is not State.CLOSED:
-            self._publisher.message_returned(returned)
+            self.publisher.message_returned(returned)
             self._ride_through.refused()
 
     def handle(self, event: ops.Event, operation: ops.Operation | None = None) -> None:
@@ -473,7 +424,7 @@ class Session:
                 self._ride_through.channel_lost(event.code, event.text)
             self._ride_through.interrupted(ops.OperationInterrupted(event.code, event.text))
             return
-        if event.code == _ACCESS_REFUSED and self._publisher.ask_for_name(operation):
+        if event.code == _ACCESS_REFUSED and self.publisher.ask_for_name(operation):
             return
         if isinstance(operation, ops.PreparePublisher):
             # The SEND that waited for the end of an alarm has failed.
@@ -487,7 +438,7 @@ class Session:
             self._fail(error_frames.broker_error(event.code, event.text, self.settings), frame)
             return
         if event.of_publish:
-            receipt = self._publisher.confirms.receipt_of_failure(event.text)
+            receipt = self.publisher.confirms.receipt_of_failure(event.text)
         is_topic = isinstance(operation, ops.Subscribe) and operation.subscription.destination.startswith(_TOPIC)
         refusal = error_frames.topic_refused if is_topic else error_frames.broker_error
         context.fail(refusal(event.code, event.text, self.settings), receipt)
@@ -499,7 +450,7 @@ class Session:
             self._ride_through.channel_lost(event.code, event.text)
             self._ride_through.interrupted(ops.OperationInterrupted(event.code, event.text))
             return True
-        if isinstance(operation, ops.CloseUpstream) and context.keeps_after_send_error and self._publisher.is_lost:
+        if isinstance(operation, ops.CloseUpstream) and context.keeps_after_send_error and self.publisher.is_lost:
             # The client has the ERROR for the refused message, and everything else is answered.
             self._disconnect.upstream_closed(ops.UpstreamClosed())
             return True
@@ -519,34 +470,22 @@ class Session:
             return
         if event.of_declaration:
             queue = context.declared_queues.refused(event.text)
-            receipt = self._publisher.confirms.receipt_of_declaration(queue)
+            receipt = self.publisher.confirms.receipt_of_declaration(queue)
         elif event.publishing and self._transactions.committing is not None:
             receipt = context.receipt_of(self._transactions.committing)
         elif event.publishing:
-            receipt = self._publisher.confirms.receipt_of_failure(event.text)
+            receipt = self.publisher.confirms.receipt_of_failure(event.text)
         context.fail(error_frames.broker_error(event.code, event.text, self.settings), receipt)
 
     def _interrupted(self, event: ops.OperationInterrupted) -> None:
         is_end = isinstance(self.context.operation, ops.CloseUpstream)
-        if is_end and self.context.rides_through and not self._publisher.publishes_blindly:
+        if is_end and self.context.rides_through and not self.publisher.publishes_blindly:
             # Everything is confirmed, and the other channels are gone with the link.
             self._disconnect.upstream_closed(ops.UpstreamClosed())
         else:
             self._ride_through.interrupted(event)
 
     # Work for the server.
-
-    @property
-    def has_publishes(self) -> bool:
-        """Whether there are AMQP frames for the publishing channel."""
-        return self._publisher.has_output
-
-    def take_publishes(self, at_most: int | None = None) -> list[Piece]:
-        """Return the AMQP frames for the publishing channel since the last call.
-
-        ``at_most``: leave the messages of a COMMIT that begin after this many bytes for the next call.
-        """
-        return self._publisher.take_output(at_most)
 
     def take_operation(self) -> ops.Operation | None:
         """Return the next operation to carry out, once; None if there is none."""
@@ -585,7 +524,7 @@ class Session:
         context.declared_queues.clear()
         self._transactions.forget_commit()
         self._ride_through.forget_operation()
-        self._publisher.forget_messages()
+        self.publisher.forget_messages()
 
 
 COMMANDS: Final[dict[State, dict[bytes, Callable[[Session, Frame], None]]]] = {
@@ -596,7 +535,7 @@ COMMANDS: Final[dict[State, dict[bytes, Callable[[Session, Frame], None]]]] = {
     State.CONNECTED: {
         b"CONNECT": lambda session, frame: session._connect.connect_again(frame),
         b"STOMP": lambda session, frame: session._connect.connect_again(frame),
-        b"SEND": lambda session, frame: session._publisher.send(frame),
+        b"SEND": lambda session, frame: session.publisher.send(frame),
         b"SUBSCRIBE": lambda session, frame: session._subscriber.subscribe(frame),
         b"UNSUBSCRIBE": lambda session, frame: session._subscriber.unsubscribe(frame),
         b"ACK": lambda session, frame: session._acknowledgements.ack(frame),
@@ -618,7 +557,7 @@ _EVENTS: Final[dict[type[ops.Event], Callable[[Session, Any], None]]] = {
     ops.LoggedIn: lambda session, event: session._logged_in(event),
     ops.LoginFailed: lambda session, event: session._connect.login_failed(event),
     ops.LoginNotTried: lambda session, event: session._connect.not_tried(event),
-    ops.PublisherPrepared: lambda session, event: session._publisher.prepared(event),
+    ops.PublisherPrepared: lambda session, event: session.publisher.prepared(event),
     ops.Subscribed: lambda session, event: session._subscriber.subscribed(event),
     ops.Unsubscribed: lambda session, event: session._subscriber.unsubscribed(event),
     ops.ConsumerCancelled: lambda session, event: session._subscriber.cancelled(event),

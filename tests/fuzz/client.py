@@ -122,9 +122,9 @@ class Client:
         session.output.clear()
         session.take_errors()
         if (
-            session.auto_acks.subscriptions
+            session.subscriptions.auto_acks.subscriptions
             and session.context.client_writable
-            and (settles or session.auto_acks.is_urgent)
+            and (settles or session.subscriptions.auto_acks.is_urgent)
         ):
             session.subscriptions.settle_auto_acks()
             self.bridge.write()
@@ -168,7 +168,7 @@ class Client:
         )
         demand(transactions._kept_bytes <= limits.max_bytes, "the bytes of transactions are bounded")
         # A COMMIT publishes past the window, and so does the frame that fills it.
-        publisher, window = session._publisher, session.confirms
+        publisher, window = session.publisher, session.confirms
         demand(len(window) <= settings.confirm_window.messages + limits.max_actions, "unconfirmed is bounded")
         data = settings.confirm_window.bytes + settings.max_frame_size + limits.max_bytes
         demand(window.unconfirmed_bytes <= data, "unconfirmed bytes are bounded")
@@ -223,7 +223,7 @@ class Client:
         """Whatever comes after the end, nothing comes of it."""
         session = self.session
         self.say(b"")
-        session.set_blocked(False)
+        session.publisher.set_blocked(False)
         session.confirm(1, True, True)
         session.handle(ops.LinkLost(320, "CONNECTION_FORCED"))
         session.handle(ops.ChannelClosed(404, "NOT_FOUND", publishing=True))
@@ -235,6 +235,7 @@ class Client:
         session.run(self._decoder)
         session.malformed(FrameError("anything"))
         session.client_gone()
-        came = (*session.output, b"".join(session.take_publishes()), *session.take_errors(), session.take_operation())
+        published = b"".join(session.publisher.take_output())
+        came = (*session.output, published, *session.take_errors(), session.take_operation())
         demand(not any(came), f"after the end nothing comes: {came}")
         demand(session.state is State.CLOSED, "the end is the end")

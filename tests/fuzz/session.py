@@ -209,7 +209,7 @@ class _Stage:
         (session.holds.add if argument & 1 else session.holds.discard)(Hold.LINK_WRITE)
 
     def alarm(self, argument: int) -> None:
-        self._client().session.set_blocked(bool(argument & 1))
+        self._client().session.publisher.set_blocked(bool(argument & 1))
 
     def pass_time(self, argument: int) -> None:
         self._now += argument

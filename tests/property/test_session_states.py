@@ -149,7 +149,7 @@ def _cancel(choice: int) -> Step:
 def _set_hold(on: bool) -> Step:
     def step(play: Playbook, _: list[ops.Subscribe]) -> None:
         (play.session.holds.add if on else play.session.holds.discard)(Hold.LINK_WRITE)
-        play.session.set_blocked(on)
+        play.session.publisher.set_blocked(on)
         play.go_on()
 
     return step

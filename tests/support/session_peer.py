@@ -88,11 +88,11 @@ class ModelBridge:
         session = self._session
         busy = False
         if self._publishing is not None:
-            publishes = b"".join(session.take_publishes())
+            publishes = b"".join(session.publisher.take_output())
             busy = bool(publishes)
             self._publishing.write(publishes)
             if self._publishing.is_open:
-                busy |= session.declarations_answered(session.context.declared_queues.last_sent)
+                busy |= session.publisher.declarations_answered(session.context.declared_queues.last_sent)
         for subscription, settlements in session.subscriptions.take_settlements():
             busy = True
             channel = self._consuming.get(subscription)

@@ -454,7 +454,7 @@ class ClientConnection(StompProtocol):
                 self._bridge.drop_deliveries()
                 # The client is held, too, because the answers to its frames would accumulate.
                 session.holds.add(Hold.CLIENT_WRITE)
-        auto_acks = session.auto_acks
+        auto_acks = session.subscriptions.auto_acks
         if auto_acks.subscriptions and output.is_writable and not self._is_lost:
             if auto_acks.is_urgent:
                 auto_acks.is_urgent = False
@@ -569,7 +569,7 @@ class ClientConnection(StompProtocol):
             self.advance()
         elif session.output:
             self._flush()
-        if session.auto_acks.subscriptions and not self._context.auto_acks.is_scheduled(self):
+        if session.subscriptions.auto_acks.subscriptions and not self._context.auto_acks.is_scheduled(self):
             self.settle()
 
     # The end.

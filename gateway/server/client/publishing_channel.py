@@ -78,7 +78,7 @@ class PublishingChannel:
         """Write the rest that ``flush`` has left."""
         if self._channel is not None and self._has_rest:
             self._has_rest = False
-            self._channel.write(*self._session.take_publishes())
+            self._channel.write(*self._session.publisher.take_output())
 
     def flush(self) -> None:
         """Write the session's messages, of a COMMIT only a part. HOT: once per batch."""
@@ -87,9 +87,9 @@ class PublishingChannel:
             return
         session = self._session
         # Taken before the write, because a full link calls this function again.
-        publishes = session.take_publishes(_PIECE)
+        publishes = session.publisher.take_output(_PIECE)
         if publishes:
-            self._has_rest = session.has_publishes
+            self._has_rest = session.publisher.has_output
             channel.write(*publishes)
             if session.context.declared_queues.last_sent != self._asked:
                 # RabbitMQ answers a declaration with nowait only if it refuses it, and needs half the time for it. So
@@ -168,7 +168,7 @@ class PublishingChannel:
         self._session.unanswered -= 1
         refusal = answer.exception()
         if refusal is None:
-            if self._session.declarations_answered(declarations):
+            if self._session.publisher.declarations_answered(declarations):
                 self._context.bridge.advance()
         elif (
             isinstance(refusal, UpstreamError) and not isinstance(refusal, LinkDownError) and refusal is not self._told
@@ -324,7 +324,7 @@ class PublishingChannel:
         settings = self._session.settings
         if self._channel is None or not (settings.bulk_links and settings.upstream.ride_through):
             return
-        if not self._session.has_confirms:
+        if not self._session.publisher.has_confirms:
             # Without confirms, the session cannot move: it does not know when its messages have arrived.
             return
         sender = self._bulk_sender = self._bulk_sender or BulkSender(self._session.traffic)
@@ -370,7 +370,7 @@ class PublishingChannel:
         return is_here
 
     def _follow(self, link: Link) -> None:
-        self._session.set_blocked(link.blocked)
+        self._session.publisher.set_blocked(link.blocked)
         if link.paused or self._is_window_full:
             self._session.holds.add(Hold.LINK_WRITE)
         else:

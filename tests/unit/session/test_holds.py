@@ -83,7 +83,7 @@ def test_an_alarm_lets_one_more_send_pass_and_then_holds(play: Playbook) -> None
     play.client("SEND", "destination:/topic/t", body="before")
     play.prepare()
     assert play.published() == ["amq.topic t before"]
-    play.session.set_blocked(True)
+    play.session.publisher.set_blocked(True)
     # Whoever only consumes goes on: that is what empties the queues.
     deliver(subscription, 1)
     play.client("ACK", f"id:{ack_id(subscription, 1)}", "receipt:a1")
@@ -98,26 +98,26 @@ def test_an_alarm_lets_one_more_send_pass_and_then_holds(play: Playbook) -> None
     # Deliveries go on.
     deliver(subscription, 2)
     assert play.said() == ["MESSAGE 1 #2 "]
-    play.session.set_blocked(False)
+    play.session.publisher.set_blocked(False)
     play.go_on()
     assert play.published() == ["amq.topic t held"]
     assert play.session.wants_read
 
 
 def test_an_alarm_holds_behind_a_send_that_needs_a_channel_first(play: Playbook) -> None:
-    play.session.set_blocked(True)
+    play.session.publisher.set_blocked(True)
     play.data(stomp("SEND", "destination:/queue/q", body="one") + stomp("SEND", "destination:/queue/q", body="two"))
     play.prepare()
     assert play.session.holds == {Hold.BROKER_BLOCKED}
     assert play.published() == ["- q one"]
-    play.session.set_blocked(False)
+    play.session.publisher.set_blocked(False)
     play.go_on()
     assert play.published() == ["- q two"]
 
 
 def test_an_alarm_that_is_over_before_the_next_send_holds_nothing(play: Playbook) -> None:
-    play.session.set_blocked(True)
-    play.session.set_blocked(False)
+    play.session.publisher.set_blocked(True)
+    play.session.publisher.set_blocked(False)
     play.client("SEND", "destination:/topic/t", body="one")
     play.prepare()
     assert play.published() == ["amq.topic t one"]
@@ -151,7 +151,7 @@ def test_a_frame_that_waited_for_its_operation_also_waits_for_the_link(play: Pla
 
 def test_holds_are_independent() -> None:
     play = _small_window(messages=1)
-    play.session.set_blocked(True)
+    play.session.publisher.set_blocked(True)
     play.data(stomp(*SEND) + stomp(*SEND))
     assert play.session.holds == {Hold.CONFIRM_WINDOW, Hold.BROKER_BLOCKED}
     assert len(play.published()) == 1
@@ -159,7 +159,7 @@ def test_holds_are_independent() -> None:
     assert play.said() == ["RECEIPT r"]
     assert play.session.holds == {Hold.BROKER_BLOCKED}
     assert play.published() == []
-    play.session.set_blocked(False)
+    play.session.publisher.set_blocked(False)
     play.go_on()
     assert len(play.published()) == 1
 

@@ -129,7 +129,7 @@ def test_temporary_queues() -> None:
 def test_a_stream_is_known_as_one_also_where_a_send_declared_it() -> None:
     play = playing("/queue/*", {"x-queue-type": "stream"})
     sent(play, "/queue/q")
-    play.session.declarations_answered(play.session.context.declared_queues.last_sent)
+    play.session.publisher.declarations_answered(play.session.context.declared_queues.last_sent)
     play.client("SUBSCRIBE", "id:1", "destination:/queue/q", "ack:client", "prefetch-count:10")
     operation = play.asked()
     assert isinstance(operation, ops.Subscribe)

@@ -139,7 +139,7 @@ def test_what_the_client_holds_is_not_acknowledged_with_it(play: Playbook, mode:
 def test_it_asks_to_be_settled_at_once_so_that_a_small_prefetch_flows(play: Playbook) -> None:
     subscription = subscribe(play, "client-individual", "price > 10", "prefetch-count:1")
     deliver(subscription, 1)
-    assert play.session.auto_acks.is_urgent
+    assert play.session.subscriptions.auto_acks.is_urgent
     assert settled(play) == ["ack 1 multiple"]
 
 
