@@ -201,32 +201,20 @@ _UNKNOWN_CLIENT: Final = ClientFacts()
 _NO_HEARTBEATS: Final = Heartbeats()
 
 
-def _nobody() -> None:
-    """Used without an observer."""
-
-
 class ConnectHandler:
     """Handles CONNECT, and the first frame of a client that may omit CONNECT."""
 
-    __slots__ = ("_context", "_observe", "_product", "_request", "_resolve", "client", "heartbeats")
+    __slots__ = ("_context", "_product", "_request", "_resolve", "client", "heartbeats", "observe")
 
     def __init__(self, context: SessionContext, product: bytes, resolve: FindVirtualHost) -> None:
+        # Set by `Session.set_client`. ``observe`` is called once and dropped, because it refers to the session.
         self.client = _UNKNOWN_CLIENT
+        self.observe: Callable[[], SessionObserver | None] | None = None
         self.heartbeats = _NO_HEARTBEATS
         self._context = context
         self._product = product
         self._resolve = resolve
         self._request: ConnectRequest | None = None
-        self._observe: Callable[[], SessionObserver | None] = _nobody
-
-    def set_client(self, client: ClientFacts, observe: Callable[[], SessionObserver | None]) -> None:
-        """See `Session.set_client`."""
-        self.client = client
-        self._observe = observe
-
-    def forget_observer(self) -> None:
-        """See `Session.forget`."""
-        self._observe = _nobody
 
     def connect(self, frame: Frame) -> None:
         """Handle CONNECT or STOMP: ask for the login."""
@@ -286,13 +274,14 @@ class ConnectHandler:
         context.trims_values = request.version == b"1.0"
         context.login = request.login.login
         context.settings = settings
+        context.rides_through = settings.upstream.ride_through > 0
         context.queue_rules = QueueRules.of(event.broker_version, settings)
         context.destination_rules = DestinationRules(settings, request.login.login)
         if concerns(settings.on_send_error.logins, request.login.login):
             context.on_send_error = settings.on_send_error.action
         context.move(State.CONNECTED)
-        context.observer = self._observe()
-        self.forget_observer()
+        if self.observe is not None:
+            context.observer, self.observe = self.observe(), None
         if not request.is_implicit:
             context.output.append(self._connected(request, event.broker_version))
         elif context.observer is not None:
@@ -322,7 +311,7 @@ class ConnectHandler:
         error.refused_login = refused
         request, self._request = self._request, None
         context = self._context
-        frame = context.operation_failed()
+        frame = context.operation_done(failed=True)
         if context.state is not State.AUTHENTICATING:
             return
         context.move(State.CONNECTING)

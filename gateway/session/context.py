@@ -135,8 +135,9 @@ class SessionContext:
 
     __slots__ = (
         "_queues_named", "brokers_changed", "client_writable", "close_reason", "declared_queues", "destination_rules",
-        "holds", "identity", "login", "observer", "on_send_error", "output", "pending", "queue_rules", "settings",
-        "state", "strict", "subscriptions", "traffic", "transactions", "trims_values", "unlogged_errors", "version",
+        "holds", "identity", "login", "observer", "on_send_error", "output", "pending", "queue_rules", "rides_through",
+        "settings", "state", "strict", "subscriptions", "traffic", "transactions", "trims_values", "unlogged_errors",
+        "version",
     )  # fmt: skip
 
     def __init__(self, identity: bytes, *, strict: bool) -> None:
@@ -145,7 +146,7 @@ class SessionContext:
         self.holds: set[Hold] = set()
         self.output: list[Body] = []
         self.traffic = SessionTraffic()
-        self.subscriptions = Subscriptions(self.output)
+        self.subscriptions = Subscriptions()
         self.transactions = OpenTransactions(NO_SETTINGS.transactions)
         self.declared_queues = DeclaredQueues()
         self.observer: SessionObserver | None = None
@@ -157,6 +158,8 @@ class SessionContext:
         self.trims_values = False  # STOMP 1.0 ignores leading spaces in header values
         self.login: bytes | None = None
         self.settings = NO_SETTINGS
+        # Whether the session outlives the loss of a link.
+        self.rides_through = False
         self.strict = strict
         self.queue_rules = _NO_QUEUE_RULES
         self.destination_rules = NO_DESTINATION_RULES
@@ -275,15 +278,12 @@ class SessionContext:
         operation.subscription.request = operation
         self.pending.ask_instead(operation)
 
-    def operation_done(self) -> Frame | None:
-        """End the first operation. Returns the frame that asked for it, or None if that is carried out again."""
-        frame = self.pending.done()
-        self._hold_or_release()
-        return frame
+    def operation_done(self, *, failed: bool = False) -> Frame | None:
+        """End the first operation. Returns the frame that asked for it, or None if that is carried out again.
 
-    def operation_failed(self) -> Frame | None:
-        """End the first operation, which failed. Returns the frame that asked for it."""
-        frame = self.pending.done(failed=True)
+        If the operation has ``failed``, the frame is never carried out again.
+        """
+        frame = self.pending.done(failed=failed)
         self._hold_or_release()
         return frame
 
@@ -293,17 +293,10 @@ class SessionContext:
         seed = b"%b %d" % (self.identity, self._queues_named)
         return subscription_queue_name(md5(seed, usedforsecurity=False).digest())
 
-    # The loss of a link.
-
     @property
     def confirms_always(self) -> bool:
         """Whether all messages are published with confirms, so that a recovery knows what to publish again."""
         return self.rides_through and self.settings.confirms == "always"
-
-    @property
-    def rides_through(self) -> bool:
-        """Whether the session outlives the loss of a link."""
-        return self.login is not None and self.settings.upstream.ride_through > 0
 
     # The end.
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.errors import CloseReason
-from gateway.session import error_frames, ops
+from gateway.errors import CloseReason, StompError
+from gateway.session import ops
 from gateway.session.commit import TransactionHandler
 from gateway.session.confirms import PublisherConfirms
 from gateway.session.context import Hold, SessionContext, State
@@ -56,7 +56,7 @@ class DisconnectHandler:
 
     def _send_shutdown_error(self) -> None:
         text = "The gateway is stopping; connect again.\n"
-        self._context.fail(error_frames.closing("Shutting down", text, CloseReason.SHUTDOWN))
+        self._context.fail(StompError("Shutting down", text, CloseReason.SHUTDOWN))
 
     def advance(self) -> None:
         """Take the next step toward the end, if that has begun. Call it after every event."""

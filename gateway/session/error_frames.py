@@ -352,11 +352,6 @@ def subscription_cancelled(description: bytes | None, subscription: bytes) -> St
     return StompError("Server cancelled subscription", template % shown, subscription=subscription)
 
 
-def closing(message: str, body: str, reason: CloseReason) -> StompError:
-    """The gateway closes the session."""
-    return StompError(message, body, close=reason)
-
-
 def closed_for(error: StompError, reason: CloseReason) -> StompError:
     """Copy an error, with a reason to close the session."""
     closing = StompError(error.message, error.body, reason, error.subscription)

@@ -34,8 +34,8 @@ class PendingOperation:
     """
 
     operation: ops.Operation
-    frame: Frame | None
-    retries: bool
+    frame: Frame | None = None
+    retries: bool = False
     is_started: bool = False
     answers: list[ops.Event] = field(default_factory=list)
 
@@ -43,6 +43,11 @@ class PendingOperation:
     def is_under_way(self) -> bool:
         """Whether the server has taken it, and has not answered."""
         return self.is_started and not self.answers
+
+    def start(self) -> ops.Operation | None:
+        """Return the operation, once."""
+        taken, self.is_started = None if self.is_started else self.operation, True
+        return taken
 
     @property
     def subscription(self) -> Subscription | None:
@@ -53,9 +58,7 @@ class PendingOperation:
 class PendingOperations:
     """The pending operations of a session, in the order of their frames. The first one ends first."""
 
-    __slots__ = (
-        "_is_interrupted", "_is_recovering", "_late", "_one_by_one", "_recovery", "asked", "postponed", "retry",
-    )  # fmt: skip
+    __slots__ = ("_is_interrupted", "_late", "_one_by_one", "_recovery", "asked", "postponed", "retry")
 
     def __init__(self) -> None:
         self.asked: list[PendingOperation] = []
@@ -64,9 +67,7 @@ class PendingOperations:
         self.postponed: Frame | None = None
         # Events of consumers whose SUBSCRIBEs have answers that are not handled yet.
         self._late: list[ops.Event] = []
-        # The pending recovery, and whether the server has taken it.
-        self._recovery: ops.Recover | None = None
-        self._is_recovering = False
+        self._recovery: PendingOperation | None = None
         # Whether a lost link has interrupted the first operation. After the recovery all operations are asked for again
         # one by one: if one of them makes the broker close the link, it shows which.
         self._is_interrupted = self._one_by_one = False
@@ -82,7 +83,7 @@ class PendingOperations:
     def operation(self) -> ops.Operation | None:
         """The recovery, or else the first operation; None if there is none."""
         if self._recovery is not None:
-            return self._recovery
+            return self._recovery.operation
         return self.asked[0].operation if self.asked else None
 
     @property
@@ -129,15 +130,11 @@ class PendingOperations:
     def take(self) -> ops.Operation | None:
         """Return the next operation to carry out, once; None if there is none."""
         if self._recovery is not None:
-            taken, self._is_recovering = None if self._is_recovering else self._recovery, True
-            return taken
+            return self._recovery.start()
         if self._is_interrupted:
             return None
-        for each in self.asked[:1] if self._one_by_one else self.asked:
-            if not each.is_started:
-                each.is_started = True
-                return each.operation
-        return None
+        waiting = self.asked[:1] if self._one_by_one else self.asked
+        return next((each.start() for each in waiting if not each.is_started), None)
 
     def take_frame(self, *, stopping: bool) -> Frame | None:
         """Return the next frame to carry out, once. With ``stopping``, only one that has begun before."""
@@ -210,7 +207,7 @@ class PendingOperations:
 
     def recover(self, operation: ops.Recover) -> None:
         """Ask for a recovery, before all other operations."""
-        self._recovery, self._is_recovering = operation, False
+        self._recovery = PendingOperation(operation)
 
     def recovered(self) -> None:
         """End the recovery, although something may not be restored."""

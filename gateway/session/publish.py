@@ -46,7 +46,7 @@ class Publisher:
 
     __slots__ = (
         "_blocked", "_channel", "_channel_key", "_confirmed_before", "_context", "_frame_max", "_has_large",
-        "_has_rejected", "_keeps_bodies", "_output", "_unencoded", "_varied", "confirms", "has_confirms",
+        "_has_rejected", "_output", "_unencoded", "_varied", "confirms", "has_confirms",
         "is_in_doubt", "is_lost",
     )  # fmt: skip
 
@@ -58,8 +58,6 @@ class Publisher:
         self._channel_key = object()
         # True while the channel is lost.
         self.is_lost = False
-        # Whether unconfirmed messages are published again after a loss.
-        self._keeps_bodies = False
         # True until it is known why the broker rejected messages for queues that this session declared.
         self.is_in_doubt = False
         # Whether the broker has rejected a message on this channel. The channel is then replaced: in RabbitMQ 3.10, if
@@ -339,8 +337,8 @@ class Publisher:
         publication = cached.publication
         if publication is None:
             return
-        counter, keeps_bodies = cached.counter, self._keeps_bodies
-        trims, values = self._context.trims_values, cached.values(None, length)
+        context, counter = self._context, cached.counter
+        trims, keeps_bodies, values = context.trims_values, context.rides_through, cached.values(None, length)
         frames: list[Piece] = []
         put: Callable[[Any], None] = frames.append
         encode: Callable[[Any, tuple[bytes, ...]], object] = publication.encode
@@ -385,7 +383,6 @@ class Publisher:
         operation = context.operation
         self._channel, self._frame_max, self.has_confirms = event.channel, event.frame_max, event.confirms
         self._has_rejected = False
-        self._keeps_bodies = context.rides_through
         if event.is_new:
             self._channel_key = object()
             if not self.is_lost:
@@ -408,8 +405,8 @@ class Publisher:
 
     def confirm(self, sequence: int, multiple: bool, accepted: bool) -> None:
         """See `Session.confirm`. Sends the RECEIPTs that wait for these confirms. HOT: once per confirm."""
-        if not accepted and self._keeps_bodies:
-            context = self._context
+        context = self._context
+        if not accepted and context.rides_through:
             is_passing = self.is_lost or context.brokers_changed(context.settings)
             self.is_in_doubt = not is_passing
             # If brokers changed, the refusal may be temporary for every message. Otherwise only queues that the session

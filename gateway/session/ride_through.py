@@ -79,13 +79,13 @@ class RideThrough:
         context.pending.lose(event)
         self._transactions.deliveries_lost()
 
-    def interrupted(self, event: ops.OperationInterrupted) -> None:
+    def interrupted(self, code: int, text: str) -> None:
         """Keep an operation that failed with its link, or because no broker answers, to ask for it again."""
         context = self._context
         if not context.rides_through or isinstance(context.operation, ops.CloseUpstream):
-            self._fail(event.code, event.text)
+            self._fail(code, text)
             return
-        self._hold(event.code, event.text)
+        self._hold(code, text)
         if isinstance(context.operation, ops.Subscribe):
             context.operation.subscription.lost()
         context.pending.interrupt()

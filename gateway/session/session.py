@@ -231,9 +231,9 @@ class Session:
 
     # Facts from the server.
 
-    def set_client(self, client: ClientFacts, observe: Callable[[], SessionObserver | None] = lambda: None) -> None:
+    def set_client(self, client: ClientFacts, observe: Callable[[], SessionObserver | None] | None = None) -> None:
         """Set the facts about the client. ``observe`` is called after the login and returns the session's observer."""
-        self._connect.set_client(client, observe)
+        self._connect.client, self._connect.observe = client, observe
 
     def set_turn_time(self, clock: Callable[[], float], duration: float) -> None:
         """Let a call of ``run`` begin no more frames after ``duration``, in the unit of ``clock``."""
@@ -422,14 +422,14 @@ class Session:
             if isinstance(operation, ops.PreparePublisher):
                 # The refusal closed the publishing channel.
                 self._ride_through.channel_lost(event.code, event.text)
-            self._ride_through.interrupted(ops.OperationInterrupted(event.code, event.text))
+            self._ride_through.interrupted(event.code, event.text)
             return
         if event.code == _ACCESS_REFUSED and self.publisher.ask_for_name(operation):
             return
         if isinstance(operation, ops.PreparePublisher):
             # The SEND that waited for the end of an alarm has failed.
             self.holds.discard(Hold.BROKER_BLOCKED)
-        frame = context.operation_failed()
+        frame = context.operation_done(failed=True)
         receipt = context.receipt_of(frame)
         if not event.of_publish and frame is not None and frame.command in _SENDS and context.keeps_after_send_error:
             if isinstance(operation, ops.PreparePublisher) and operation.is_fresh:
@@ -448,7 +448,7 @@ class Session:
         context = self.context
         if self._ride_through.is_virtual_host_going(event.code):
             self._ride_through.channel_lost(event.code, event.text)
-            self._ride_through.interrupted(ops.OperationInterrupted(event.code, event.text))
+            self._ride_through.interrupted(event.code, event.text)
             return True
         if isinstance(operation, ops.CloseUpstream) and context.keeps_after_send_error and self.publisher.is_lost:
             # The client has the ERROR for the refused message, and everything else is answered.
@@ -483,7 +483,7 @@ class Session:
             # Everything is confirmed, and the other channels are gone with the link.
             self._disconnect.upstream_closed(ops.UpstreamClosed())
         else:
-            self._ride_through.interrupted(event)
+            self._ride_through.interrupted(event.code, event.text)
 
     # Work for the server.
 
@@ -517,7 +517,7 @@ class Session:
         """
         context = self.context
         context.observer = None
-        self._connect.forget_observer()
+        self._connect.observe = None
         context.output.clear()
         context.pending.clear()
         context.transactions.clear()

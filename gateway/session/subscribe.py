@@ -286,7 +286,7 @@ class SubscribeHandler:
             context.observer.subscribed(operation, event.queue_name)
         # The RECEIPT precedes the first MESSAGE, even if the broker delivered earlier.
         context.send_receipt(context.operation_done())
-        context.subscriptions.start(subscription)
+        subscription.start(context.output, context.subscriptions.auto_acks)
 
     def unsubscribed(self, event: ops.Unsubscribed) -> None:
         """Answer the UNSUBSCRIBE: the consumer is gone."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
-from gateway.pieces import Body
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.destinations import TEMP_QUEUE
 from gateway.session.subscription import PendingAutoAcks, Subscription
@@ -66,10 +65,9 @@ class Settlement(NamedTuple):
 class Subscriptions:
     """The subscriptions of one session, by tag."""
 
-    __slots__ = ("_by_tag", "_left", "_output", "_to_settle", "auto_acks", "base", "past", "temp_queues")
+    __slots__ = ("_by_tag", "_left", "_to_settle", "auto_acks", "base", "past", "temp_queues")
 
-    def __init__(self, output: list[Body]) -> None:
-        self._output = output
+    def __init__(self) -> None:
         self._by_tag: dict[bytes, Subscription] = {}
         # The ended ones whose messages the client may still settle, with the highest number of their message-ids.
         self._left: dict[Subscription, int] = {}
@@ -137,15 +135,11 @@ class Subscriptions:
         return None
 
     def add(self, subscription: Subscription, queue_name: str) -> None:
-        """Add a subscription whose consumer runs on this queue. ``start`` lets its messages go to the client."""
+        """Add a subscription whose consumer runs on this queue. Its messages go to the client after ``start``."""
         self._by_tag[subscription.tag] = subscription
         subscription.queue = queue_name
         if subscription.tag.startswith(_TEMP_TAG):
             self.temp_queues[subscription.tag[2:]] = queue_name.encode()
-
-    def start(self, subscription: Subscription) -> None:
-        """See `Subscription.start`."""
-        subscription.start(self._output, self.auto_acks)
 
     def remove(self, subscription: Subscription) -> None:
         """End a subscription, and drop its messages from now on."""

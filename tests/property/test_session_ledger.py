@@ -38,7 +38,7 @@ class Ledger(RuleBasedStateMachine):
         self.subscription = self.new_subscription()
         self.subscription.set_channel(1)
         self.subscriptions.add(self.subscription, "q")
-        self.subscriptions.start(self.subscription)
+        self.subscription.start(context.output, self.subscriptions.auto_acks)
         self.broker = Unacked()
         self.last = 0
         self.shown = 0

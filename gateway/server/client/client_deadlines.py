@@ -106,17 +106,17 @@ class ClientDeadlines:
         session, output, listener = self._session, self._output, self._listener
         if output.websocket is not None and output.websocket.is_silent(now):
             text = f"Nothing was heard for {listener.idle_timeout:g} seconds, not even a pong.\n"
-            return error_frames.closing("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT)
+            return StompError("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT)
         if session.state in (State.CONNECTING, State.AUTHENTICATING):
             if now - self._accepted_at <= listener.login_timeout:
                 return None
             text = f"No login within {listener.login_timeout:g} seconds.\n"
-            return error_frames.closing("Login timeout", text, CloseReason.LOGIN_TIMEOUT)
+            return StompError("Login timeout", text, CloseReason.LOGIN_TIMEOUT)
         if session.token_expired(time.time()):
             return error_frames.token_expired()
         if output.is_slow(now):
             text = f"Messages were not taken for {output.slow_consumer_timeout:g} seconds.\n"
-            return error_frames.closing("Slow consumer", text, CloseReason.SLOW_CONSUMER)
+            return StompError("Slow consumer", text, CloseReason.SLOW_CONSUMER)
         return self._operation.missed(now)
 
 

@@ -38,7 +38,6 @@ from gateway.server.listen.websocket import StompProtocol
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import FULL_READ, PER_ROUND, PacedWork
 from gateway.server.stats import GatewayStats
-from gateway.session import error_frames
 from gateway.session.connect import ClientFacts
 from gateway.session.context import Hold, State
 from gateway.session.session import Session
@@ -549,7 +548,7 @@ class ClientConnection(StompProtocol):
     def heartbeat_missed(self, silence: float) -> None:
         """End the session of a client that promised heart-beats and was silent for ``silence`` seconds."""
         text = f"The client sent nothing for at least {silence:g} seconds.\n"
-        self._end(error_frames.closing("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT))
+        self._end(StompError("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT))
 
     def time_passed(self, now: float) -> None:
         """Check deadlines and do periodic work. Call it about once a second; ``now`` is in seconds."""
@@ -666,7 +665,7 @@ class ClientConnection(StompProtocol):
     def close_by_operator(self, reason: str) -> None:
         """End the session for an operator. The ERROR has the reason, unless that is empty."""
         text = f"{reason}\n" if reason else "An operator of the gateway has closed this session.\n"
-        self._end(error_frames.closing("Closed by operator", text, CloseReason.OPERATOR))
+        self._end(StompError("Closed by operator", text, CloseReason.OPERATOR))
 
     def abort(self) -> None:
         """Close at once, with an ERROR if the session has not ended. Outstanding receipts are not sent."""
@@ -674,5 +673,5 @@ class ClientConnection(StompProtocol):
             self._output.transport.abort()
             return
         text = "The gateway is stopping, and not everything could be finished.\n"
-        self._end(error_frames.closing("Shutting down", text, CloseReason.SHUTDOWN))
+        self._end(StompError("Shutting down", text, CloseReason.SHUTDOWN))
         self._output.transport.close()

@@ -35,7 +35,7 @@ class Acknowledgements(AckHandler):
         self.subscriptions = context.subscriptions
         for each in those:
             self.subscriptions.add(each, "q")
-            self.subscriptions.start(each)
+            each.start(context.output, self.subscriptions.auto_acks)
 
 
 def settled(of: Acknowledgements | Subscriptions) -> dict[bytes, list[str]]:
@@ -155,9 +155,9 @@ def test_auto_waits_while_some_of_it_is_shed() -> None:
 def test_the_messages_of_a_forgotten_subscription_reach_nobody() -> None:
     output: list[Body] = []
     one = subscription(mode=AckMode.AUTO)
-    known = Subscriptions(output)
+    known = Subscriptions()
     known.add(one, "q")
-    known.start(one)
+    one.start(output, known.auto_acks)
     known.remove(one)
     deliver(one, 1)
     known.settle_auto_acks()
@@ -174,7 +174,7 @@ def test_what_a_forgotten_subscription_delivered_and_nobody_settled_goes_back() 
 
 def test_the_queue_behind_a_temporary_destination_is_known_as_long_as_it_is_there() -> None:
     one = subscription(b"T_/temp-queue/a", AckMode.AUTO)
-    known = Subscriptions([])
+    known = Subscriptions()
     known.add(one, "amq.gen-é")
     assert known.temp_queues == {b"/temp-queue/a": "amq.gen-é".encode()}
     known.remove(one)

@@ -171,7 +171,7 @@ def test_counts_of_a_destination_are_shared_and_bounded() -> None:
 
 
 def test_what_subscriptions_brought_is_kept_by_destination() -> None:
-    subscriptions = Subscriptions([])
+    subscriptions = Subscriptions()
     for _ in range(2):
         subscription = _delivered(AckMode.CLIENT, 2)
         subscriptions.add(subscription, "q")
