@@ -5,7 +5,10 @@ Neither these nor the models touch a disk: validation asks the `ConfigFiles` in 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+import inspect
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 
@@ -39,8 +42,7 @@ ModelT = TypeVar("ModelT", bound="MergeableModel")
 class ConfigModel(BaseModel):
     """Base of all models: frozen, and strict about keys."""
 
-    # The docstrings of attributes are the descriptions in the JSON Schema.
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     def changed_keys(self) -> list[str]:
         """The keys that a file gives another value than the built-in one, in a fixed order."""
@@ -50,6 +52,23 @@ class ConfigModel(BaseModel):
             for key in sorted(self.model_fields_set)
             if getattr(self, key) != fields[key].get_default(call_default_factory=True, validated_data={})
         ]
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Docstrings of attributes are the descriptions. Pydantic itself would read them at each start."""
+        shape = handler.resolve_ref_schema(handler(schema))
+        for owner in cls.__mro__[: cls.__mro__.index(ConfigModel)]:
+            for name, text in _attribute_docstrings(owner):
+                shape["properties"][name].setdefault("description", text)
+        return shape
+
+
+def _attribute_docstrings(owner: type) -> Iterator[tuple[str, str]]:
+    definition = cast("ast.ClassDef", ast.parse(inspect.getsource(owner)).body[0])
+    for attribute, text in pairwise(definition.body):
+        match attribute, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(docstring))):
+                yield name, inspect.cleandoc(docstring)
 
 
 class MergeableModel(ConfigModel):
@@ -62,7 +81,7 @@ class MergeableModel(ConfigModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        shape = handler.resolve_ref_schema(handler(schema))
+        shape = super().__get_pydantic_json_schema__(schema, handler)
         shape["type"] = ["object", "null"]
         return shape
 

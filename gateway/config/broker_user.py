@@ -37,7 +37,7 @@ class User(ConfigModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return _one_of(handler.resolve_ref_schema(handler(schema)), "passcode", "passcode_file")
+        return _one_of(super().__get_pydantic_json_schema__(schema, handler), "passcode", "passcode_file")
 
 
 def _bcrypt_hash(value: SecretStr) -> SecretStr:
@@ -80,7 +80,7 @@ class AdminUser(ConfigModel):
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         keys = ("passcode", "passcode_file", "passcode_hash")
-        return _one_of(handler.resolve_ref_schema(handler(schema)), *keys)
+        return _one_of(super().__get_pydantic_json_schema__(schema, handler), *keys)
 
 
 def _one_of(shape: JsonSchemaValue, *keys: str) -> JsonSchemaValue:
