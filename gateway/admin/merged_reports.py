@@ -20,7 +20,7 @@ from gateway.admin.metrics import (
     reload_families,
 )
 from gateway.admin.overview import totals_of
-from gateway.server.stats import REFUSALS
+from gateway.server.stats import Refusal
 
 if TYPE_CHECKING:
     from gateway.admin.gateway_view import WorkerReport
@@ -106,7 +106,7 @@ class PastWorkers:
         self.growing: dict[str, Counter[str]] = {
             "totals": Counter(totals_of((), {}, 0)),
             "errors": Counter(),
-            "connections_refused": Counter(dict.fromkeys(REFUSALS, 0)),
+            "connections_refused": Counter(dict.fromkeys(map(str, Refusal), 0)),
         }
         self.hosts: dict[str, dict[str, Any]] = {}
 

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Final
 
 from gateway.config.model import PASS_THROUGH
@@ -26,14 +27,29 @@ from gateway.session.traffic import TrafficCounter
 NOT_LOGGED_IN: Final = ""
 """The label of connections that never logged in."""
 
-REFUSALS: Final = ("listener", "descriptors", "address", "network", "locked-out", "handshakes")
-"""Why listeners refuse connections."""
-
 LATENCY_BOUNDS: Final = (
     500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
     10_000_000, 30_000_000,
 )  # fmt: skip
 """Upper bounds of the histogram of confirm latencies, in microseconds."""
+
+
+class Refusal(StrEnum):
+    """Why a listener refuses a connection."""
+
+    LISTENER = "listener"
+    """There are `max_connections`."""
+    DESCRIPTORS = "descriptors"
+    """The process keeps its last file descriptors for links, journal and admin listener."""
+    ADDRESS = "address"
+    """Its address has `max_connections_per_address` or `max_unauthenticated_per_address`."""
+    NETWORK = "network"
+    """Its address is refused by the listener's lists of networks."""
+    LOCKED_OUT = "locked-out"
+    """Too many logins from its address have failed."""
+    HANDSHAKES = "handshakes"
+    """There are `max_handshakes`, most of them from its address."""
+
 
 TrafficByKind = defaultdict[DestinationKind, TrafficCounter]
 
@@ -186,7 +202,7 @@ class GatewayStats:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)
-        self.connections_refused = Counter(dict.fromkeys(REFUSALS, 0))
+        self.connections_refused = Counter(dict.fromkeys(map(str, Refusal), 0))
         """Connections that listeners refused, or ended for others, by the reason."""
         self.hosts: dict[str, VirtualHostStats] = {name: VirtualHostStats() for name in (*names, NOT_LOGGED_IN)}
 

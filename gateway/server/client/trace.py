@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import ip_network
 from typing import Any, Final, NamedTuple, Protocol
 
 from gateway.errors import GatewayError
 from gateway.journal.privacy import shown
 from gateway.server.client.redaction import shown_command, shown_headers
-from gateway.server.client_address import UNIX, network_of
+from gateway.server.client_address import UNIX, address_of, network_of
 from gateway.session.session import Session
 from gateway.stomp.frame_scanner import ScannedFrame
 
@@ -79,12 +79,8 @@ def _is_in(host: str, address: str) -> bool:
     if network.num_addresses == 1:
         # Fast, and true for most.
         return host == address or network_of(host) == str(network.network_address)
-    try:
-        found = ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-    return (mapped or found) in network
+    found = address_of(host)
+    return found is not None and found in network
 
 
 class TraceLine(NamedTuple):

@@ -17,7 +17,7 @@ TLS_HINT: Final = "give this listener a tls section, or let the client connect w
 
 HTTP_HINT: Final = "browsers need a websocket listener; the status page is on the port of the admin listener"
 
-# The process at the other end of a Unix-domain socket: its id, its user's and its group's (unix(7), SO_PEERCRED).
+# SO_PEERCRED of unix(7): the ids of the process at the other end, of its user and of its group.
 _CREDENTIALS: Final = struct.Struct("iII")
 
 
@@ -25,9 +25,9 @@ _CREDENTIALS: Final = struct.Struct("iII")
 class Peer:
     """A client's address.
 
-    ``host`` is an IP address as text, IPv6 without brackets, ``unix:uid=1000`` for the processes of a user of this
-    machine, or empty if it is unknown. ``is_proxy``: this is the address of a proxy that did not name its client.
-    ``process`` is what there is to say of a process of this machine in place of an address.
+    ``host``: an IP address, IPv6 without brackets; ``unix:uid=1000`` for a client on a Unix-domain socket; empty if
+    unknown. ``is_proxy``: this is the address of a proxy that did not name its client. ``process``: shown in place of
+    an address for a client on a Unix-domain socket.
     """
 
     host: str
@@ -53,12 +53,12 @@ class Peer:
 
     @classmethod
     def named(cls, name: object) -> Peer:
-        """From the result of `getpeername`: a tuple, or anything else if there is no address."""
+        """From the result of `getpeername`: a tuple, or anything else without an address."""
         return cls(str(name[0]), int(name[1])) if isinstance(name, tuple) and name else cls("", 0)
 
     @property
     def is_local(self) -> bool:
-        """Whether the client is on this machine: a loopback address, IPv4-mapped ones included, or a process of it."""
+        """Whether the client is on this machine: a process of it, or a loopback address, perhaps IPv4-mapped."""
         # The client behind a proxy may be anywhere.
         return not self.is_proxy and (bool(self.process) or is_loopback(self.host))
 
@@ -74,9 +74,9 @@ class Peer:
 class AcceptedConnection:
     """A connection that a listener has accepted.
 
-    ``accepted_at`` is in seconds on the event loop's clock. ``log_limiter`` is the listener's. ``on_closed`` must be
-    called when the connection is closed, ``on_login`` when the client has logged in, with whether it has links of its
-    own; both may be called again. ``connection`` stands for it in the listener's counts.
+    ``accepted_at``: in seconds on the event loop's clock. ``log_limiter``: the listener's. Call ``on_closed`` when the
+    connection is closed, and ``on_login`` after the login, with whether the client has links of its own. Further calls
+    do nothing. ``connection``: its key in the listener's counts.
     """
 
     peer: Peer

@@ -1,7 +1,4 @@
-"""Which IP addresses may connect: a listener's lists of networks, and who is locked out of all.
-
-An address may not connect for a while when too many logins from it have failed.
-"""
+"""Which addresses may connect: a listener's lists of networks, and addresses that are locked out of all listeners."""
 
 from __future__ import annotations
 
@@ -12,23 +9,23 @@ from gateway.config.model import FailedLoginLimits
 from gateway.server.client_address import Networks, address_of, network_of
 from gateway.server.counts import Counts, Recently
 from gateway.server.listen.accepted_connection import Peer
-from gateway.server.listen.connection_limits import LOCKED_OUT, OF_NETWORK
 from gateway.server.log_limits import LogRateLimiter
+from gateway.server.stats import Refusal
 
 
 class AddressRefusedError(Exception):
-    """Nobody may connect from an address; the text says why, and ``limit`` in a word."""
+    """An address may not connect. The text says why. ``limit``: the metric's label."""
 
-    def __init__(self, limit: str, text: str) -> None:
+    def __init__(self, limit: Refusal, text: str) -> None:
         super().__init__(text)
         self.limit = limit
 
 
 class AddressChecks:
-    """Those of one listener.
+    """The checks of one listener.
 
-    An address that is unknown, as over a Unix-domain socket, is in no list, and not refused. But where not everybody is
-    allowed, a proxy has to name its client.
+    An unknown address, such as that of a Unix-domain socket, is in no list, and not refused. But with a list of allowed
+    networks, a proxy must name its client.
     """
 
     def __init__(self, settings: Listener, lock_outs: LockOuts) -> None:
@@ -39,7 +36,7 @@ class AddressChecks:
         self._lock_outs = lock_outs
 
     def check_accepted(self, peer: Peer) -> None:
-        """Check where a connection comes from, before anything is read: with PROXY protocol from a proxy.
+        """Check a connection before anything is read. With the PROXY protocol it must come from a trusted proxy.
 
         Raises:
             AddressRefusedError: it may not connect.
@@ -56,25 +53,25 @@ class AddressChecks:
             AddressRefusedError: it may not connect.
         """
         self._check_lists(peer, self._allowed, "allowed_networks")
-        # A proxy that does not name its clients stands for all of them.
+        # The address of a proxy that does not name its clients is that of all of them.
         if not peer.is_proxy and self._lock_outs.is_locked_out(peer.host):
-            raise AddressRefusedError(LOCKED_OUT, "too many logins from this address have failed")
+            raise AddressRefusedError(Refusal.LOCKED_OUT, "too many logins from this address have failed")
 
     def _check_lists(self, peer: Peer, allowed: Networks, name: str) -> None:
         if address_of(peer.host) is None:
             if allowed and peer.is_proxy:
-                raise AddressRefusedError(OF_NETWORK, f"the proxy names no client, and there are {name}")
+                raise AddressRefusedError(Refusal.NETWORK, f"the proxy names no client, and there are {name}")
             return
         if self._denied.has(peer.host):
-            raise AddressRefusedError(OF_NETWORK, "the address is in denied_networks")
+            raise AddressRefusedError(Refusal.NETWORK, "the address is in denied_networks")
         if allowed and not allowed.has(peer.host):
-            raise AddressRefusedError(OF_NETWORK, f"the address is not in {name}")
+            raise AddressRefusedError(Refusal.NETWORK, f"the address is not in {name}")
 
 
 class LockOuts:
-    """Those of a gateway, over all listeners; ``clock`` is monotonic, in seconds.
+    """Addresses that may not connect for a while, to any listener, because too many logins from them have failed.
 
-    An address that is not known, such as that of a Unix socket, is never locked out.
+    ``clock``: monotonic, in seconds. An unknown address, such as that of a Unix-domain socket, is never locked out.
     """
 
     def __init__(
@@ -84,7 +81,7 @@ class LockOuts:
         counts: Counts | None = None,
         log_limiter: LogRateLimiter | None = None,
     ) -> None:
-        # How many have begun.
+        # The number of lock-outs so far.
         self.total = 0
         self._limits = limits
         self._exempt = Networks(limits.lock_out_except)
@@ -94,16 +91,16 @@ class LockOuts:
         self._lock_outs = counts.recent(Recently.LOCKED_OUT, clock, limits.lock_out_for)
 
     def configure(self, limits: FailedLoginLimits) -> None:
-        """Other limits hold from now on, for addresses that are locked out, too."""
+        """Use other limits from now on, also for addresses that are locked out."""
         self._limits = limits
         self._exempt = Networks(limits.lock_out_except)
         self._failures.seconds = limits.window
         self._lock_outs.seconds = limits.lock_out_for
 
     def login_failed(self, host: str) -> None:
-        """A login from an IP address was refused for its passcode, by the broker or without asking it.
+        """Count a login from an IP address that was refused for its passcode, by the broker or without asking it.
 
-        While the address is locked out this counts nothing, and afterwards its number begins anew.
+        While the address is locked out, nothing is counted. Afterwards its count starts again at 0.
         """
         limits = self._limits
         if limits.lock_out_after is None or self._is_exempt(host):
@@ -119,7 +116,7 @@ class LockOuts:
             self._log_limiter.warning("address locked out", client=address, failed=failed, seconds=limits.lock_out_for)
 
     def is_locked_out(self, host: str) -> bool:
-        """Whether an IP address may not connect."""
+        """Whether an IP address is locked out."""
         if self._limits.lock_out_after is None or self._is_exempt(host):
             return False
         return self._lock_outs.count(network_of(host)) > 0

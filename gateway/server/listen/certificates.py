@@ -1,7 +1,7 @@
 """The names in clients' certificates, as RabbitMQ writes them.
 
-Operators map these names to users, so they must equal RabbitMQ's byte for byte. The rules are those of RFC 4514, but
-with more escapes and other names of types. The library's `Name.rfc4514_string` follows the RFC, so it cannot be used.
+Operators map these names to users, so they must be RabbitMQ's byte for byte. RabbitMQ follows RFC 4514, but with more
+escapes and other names of types, so the library's `Name.rfc4514_string` cannot be used.
 """
 
 from __future__ import annotations
@@ -44,12 +44,10 @@ _LONG_FORM: Final = 128
 
 
 def certificate_name(certificate: bytes, login: CertificateLogin) -> str | None:
-    """The name in a client's certificate (DER, already verified) that serves as login.
-
-    None if the certificate has no such name or an empty one.
+    """The name in a client's certificate (DER, already verified) that serves as login; None without one.
 
     Raises:
-        CertificateUnreadableError: who the client is cannot be told.
+        CertificateUnreadableError: the certificate cannot be read.
     """
     try:
         return _name(x509.load_der_x509_certificate(certificate), login) or None
@@ -67,21 +65,18 @@ def _name(certificate: x509.Certificate, login: CertificateLogin) -> str | None:
 
 
 def distinguished_name(subject: x509.Name) -> str:
-    """A whole subject, its last RDN first (RFC 4514, 2.1), the attributes of one RDN joined by a plus sign."""
+    """A whole subject, its last RDN first (RFC 4514, 2.1). A plus sign joins the attributes of one RDN."""
     return ",".join("+".join(map(_attribute, rdn)) for rdn in reversed(subject.rdns))
 
 
 def common_name(subject: x509.Name) -> str | None:
-    """The common names of a subject, not escaped, in the certificate's order, joined by commas; None without any."""
+    """The common names of a subject, unescaped, in the certificate's order, joined by commas. None without any."""
     names = [_text(attribute) for attribute in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     return ",".join(names) if names else None
 
 
 def alternative_name(certificate: x509.Certificate, kind: str, index: int) -> str | None:
-    """One of a certificate's alternative names of a kind, counted from 0; None if there is no such name.
-
-    An IP address is given as text, and an `other_name` only if it is a string.
-    """
+    """The alternative name of a kind at an index from 0; None without it, and for an `other_name` that is no string."""
     try:
         extension = certificate.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
     except x509.ExtensionNotFound:

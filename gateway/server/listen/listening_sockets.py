@@ -1,4 +1,4 @@
-"""The sockets of a listener: one for each TCP address, or a Unix-domain socket with its file; and how it is watched."""
+"""The sockets of a listener: one for each TCP address, or a Unix-domain socket with its file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import fcntl
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -17,14 +17,14 @@ import structlog
 
 from gateway.config.addresses import SocketAddress, UnixAddress
 from gateway.config.listener_settings import Listener
-from gateway.errors import SocketGroupError
+from gateway.errors import ListenError, SocketGroupError
 
 log = structlog.get_logger("gateway.listening")
 
 Bind = Callable[[Listener], Awaitable[list[socket.socket]]]
-"""Listening sockets for a listener, as `bound` makes them."""
+"""Makes the listening sockets of a listener, as `bound` does."""
 
-# How often a client that does not answer is asked whether it is still there.
+# The number of keep-alive probes to a client that does not answer.
 _PROBES: Final = 4
 
 # A host name may resolve to addresses that this machine does not have, such as the IPv6 one of localhost.
@@ -32,16 +32,16 @@ _NOT_HERE: Final = frozenset((errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL))
 
 _OWNER_ALONE: Final = 0o600
 
-# Opens a file itself, of whatever kind: no link is followed, and nobody is connected.
+# Opens a file of any kind itself: follows no link, and connects to nothing.
 _FILE_ITSELF: Final = os.O_PATH | os.O_NOFOLLOW
 
-# How often, and after how many seconds again, the lock of a directory is asked for. A gateway holds it for a moment.
+# Attempts to lock a directory, and the pause between them in seconds. A gateway holds the lock for a moment.
 _LOCK_ATTEMPTS: Final = 100
 _LOCK_PAUSE: Final = 0.02
 
 
 def listen(listening: socket.socket, settings: Listener) -> None:
-    """Let a socket listen, as the settings say. Connections inherit the options of their listening socket."""
+    """Let a socket listen, as the settings say. Connections inherit its options."""
     listening.listen(settings.backlog)
     if listening.family == socket.AF_UNIX:
         return
@@ -54,8 +54,22 @@ def listen(listening: socket.socket, settings: Listener) -> None:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
 
 
+def permit(sockets: Iterable[socket.socket], listener: Listener) -> None:
+    """Give the files of Unix-domain sockets the mode and the group of these settings.
+
+    Raises:
+        ListenError: that is not permitted.
+    """
+    for each in sockets:
+        if isinstance(each, UnixListeningSocket):
+            try:
+                each.permit(listener)
+            except OSError as error:
+                raise ListenError(str(listener.address), error) from error
+
+
 async def bound(listener: Listener) -> list[socket.socket]:
-    """The listening sockets of a listener.
+    """Make the listening sockets of a listener.
 
     Raises:
         OSError: this machine has none of its addresses, one of them is taken, or its file cannot be made.
@@ -68,7 +82,7 @@ async def bound(listener: Listener) -> list[socket.socket]:
 
 
 async def bound_to_tcp(address: SocketAddress, backlog: int) -> list[socket.socket]:
-    """A listening socket for each address of this machine that the host name resolves to.
+    """Make a listening socket for each address of this machine that the host name resolves to.
 
     Raises:
         OSError: this machine has none of the addresses, or one of them is taken.
@@ -96,10 +110,10 @@ async def bound_to_tcp(address: SocketAddress, backlog: int) -> list[socket.sock
 
 
 class UnixListeningSocket(socket.socket):
-    """A listening Unix-domain socket whose file goes with it.
+    """A listening Unix-domain socket, with its file.
 
-    A file that nobody listens at any more, as a killed gateway leaves it, is replaced. Who makes one has locked the
-    directory, since another gateway could replace it before it is listened at.
+    It replaces the file of a socket on which nobody listens, as a killed gateway leaves it. The caller has locked the
+    directory, because another gateway could replace the file before this one listens.
 
     Raises:
         OSError: somebody listens there, the file cannot be made, or it cannot be given to the group.
@@ -111,7 +125,7 @@ class UnixListeningSocket(socket.socket):
         self._file: int | None = None
         try:
             _remove_stale(self._path)
-            # Linux takes the mode of the file from here: nobody connects before it has its group.
+            # Linux takes the mode of the file from here, so no client connects before the file has its group.
             with contextlib.suppress(OSError):
                 os.fchmod(self.fileno(), _OWNER_ALONE)
             self.bind(self._path)
@@ -125,15 +139,15 @@ class UnixListeningSocket(socket.socket):
             raise
 
     def permit(self, listener: Listener) -> None:
-        """Give the file the mode and the group of these settings. If it is gone, nobody connects: log that.
+        """Give the file the mode and the group of these settings. If it is gone, log that no client can connect.
 
         Raises:
-            OSError: that is not permitted.
+            OSError: this is not permitted.
         """
         if self._file is None or not self._is_at_its_place(self._file):
             log.warning("socket file gone", address=f"unix:{self._path}", hint="restart the gateway to create it again")
             return
-        # By its descriptor, since another file may have got the name by now.
+        # By its descriptor, because the name may belong to another file by now.
         itself = f"/proc/self/fd/{self._file}"
         group = self._first_group if listener.socket_group is None else listener.socket_group
         if group != os.fstat(self._file).st_gid:
@@ -144,7 +158,7 @@ class UnixListeningSocket(socket.socket):
         os.chmod(itself, listener.socket_mode)
 
     def close(self) -> None:
-        """Listen no more, and remove the file unless another program has put its own there."""
+        """Stop listening, and remove the file, unless another program has put its own there."""
         if self._file is not None:
             if self._is_at_its_place(self._file):
                 with contextlib.suppress(OSError):
@@ -161,11 +175,7 @@ class UnixListeningSocket(socket.socket):
 
 @contextlib.asynccontextmanager
 async def _locked(directory: Path) -> AsyncIterator[None]:
-    """Keep other gateways from making sockets in a directory.
-
-    Raises:
-        OSError: somebody holds the lock for long, or the directory cannot be read.
-    """
+    """Keep other gateways from making sockets in a directory. Raises OSError if it stays locked or cannot be read."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for _ in range(_LOCK_ATTEMPTS):
@@ -181,11 +191,7 @@ async def _locked(directory: Path) -> AsyncIterator[None]:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove a socket that nobody listens at.
-
-    Raises:
-        OSError: somebody does, or this is no socket.
-    """
+    """Remove a socket on which nobody listens. Raises OSError if somebody does, or if this is not a socket."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -200,12 +206,12 @@ def _remove_stale(path: str) -> None:
             os.unlink(path)
             return
         except BlockingIOError:
-            pass  # so many wait to be accepted
+            pass  # its backlog is full
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 class WatchedSocket:
-    """Accepts the connections of one listening socket, one in each round of the event loop."""
+    """Accepts the connections of one listening socket, one in each event loop iteration."""
 
     __slots__ = ("_is_readable", "_is_watched", "_listening", "_loop")
 
@@ -216,10 +222,10 @@ class WatchedSocket:
         self._is_watched = False
 
     async def accept(self) -> tuple[socket.socket, object]:
-        """The next connection, and its peer's name.
+        """Wait for the next connection. Returns it with its peer's name.
 
         Raises:
-            OSError: it could not be accepted; the next one may be.
+            OSError: it could not be accepted. The next one may be.
         """
         while True:
             if not self._is_watched:
@@ -230,19 +236,19 @@ class WatchedSocket:
             try:
                 connection, name = self._listening.accept()
             except (BlockingIOError, InterruptedError):
-                # The client is gone again.
+                # The client has gone.
                 continue
             connection.setblocking(False)
             return connection, name
 
     def _readable(self) -> None:
         if self._is_readable.is_set():
-            # Nobody accepts now. Otherwise the event loop would call this again and again.
+            # Nobody accepts now, and the event loop would call this again and again.
             self.close()
         self._is_readable.set()
 
     def close(self) -> None:
-        """Watch it no longer. The socket stays open."""
+        """Stop watching. The socket stays open."""
         if self._is_watched:
             self._is_watched = False
             self._loop.remove_reader(self._listening)

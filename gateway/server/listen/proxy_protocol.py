@@ -1,8 +1,7 @@
-"""The PROXY protocol, versions 1 and 2: a header in front of a connection with the client's real address.
+"""The PROXY protocol, versions 1 and 2: a header in front of a connection, with the client's address (2.1 and 2.2).
 
-The bytes behind the header belong to TLS or to STOMP, so the reader must stop at its end: ``bytes_missing`` says how
-many bytes surely belong to the header and are still to come, ``parse_header`` parses the complete header. (The PROXY
-protocol, 2010-2020, sections 2.1 and 2.2.)
+The bytes after the header belong to TLS or STOMP, so the reader must stop at its end: ``bytes_missing`` says how many
+bytes are certainly still part of the header.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 from gateway.errors import GatewayError
+from gateway.server.client_address import address_of
 from gateway.server.listen.accepted_connection import Peer
 
 _LINE_BEGINS: Final = b"PROXY "
@@ -20,7 +20,7 @@ _SHORTEST_LINE: Final = len(b"PROXY UNKNOWN\r\n")
 _LONGEST_LINE: Final = 107
 _SIGNATURE: Final = b"\r\n\r\n\0\r\nQUIT\n"
 _FIXED_PART: Final = 16
-# Bytes behind the fixed part. Addresses take 216 bytes at most, and proxies add TLVs of a few hundred.
+# Bytes after the fixed part. Addresses take 216 bytes at most, and proxies add TLVs of a few hundred.
 _MAX_SIZE: Final = 4096
 
 _TCP_LINE: Final = re.compile(rb"PROXY (TCP[46]) ([0-9A-Fa-f:.]+) ([0-9A-Fa-f:.]+) ([0-9]{1,5}) ([0-9]{1,5})\r\n")
@@ -39,10 +39,10 @@ class ProxyHeaderError(GatewayError):
 
 
 def bytes_missing(data: bytes | bytearray) -> int:
-    """How many more bytes can be read without reading beyond the header; 0 when the header is complete.
+    """The number of bytes that can be read without reading beyond the header; 0 when it is complete.
 
     Raises:
-        ProxyHeaderError: a header does not begin like this.
+        ProxyHeaderError: no header begins like this.
     """
     if _SIGNATURE.startswith(data[: len(_SIGNATURE)]):
         if len(data) < _FIXED_PART:
@@ -61,7 +61,7 @@ def bytes_missing(data: bytes | bytearray) -> int:
 
 
 def parse_header(header: bytes) -> Peer | None:
-    """The client in a complete header; None if the proxy itself connects, or does not know its client.
+    """Parse a complete header. Returns the client; None if the proxy itself connects, or does not know its client.
 
     Raises:
         ProxyHeaderError: the header is malformed.
@@ -119,6 +119,5 @@ def _parse_binary(header: bytes) -> Peer | None:
 
 
 def _text(address: IPv4Address | IPv6Address) -> str:
-    """As text; an IPv4 address also if the proxy writes it as an IPv6 one."""
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return str(mapped or address)
+    """An address as text; an IPv4-mapped one as IPv4."""
+    return str(address_of(str(address)))

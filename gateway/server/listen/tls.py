@@ -1,4 +1,4 @@
-"""TLS with clients: the login from a client's certificate, and the reason of a failed handshake."""
+"""TLS with clients: the login from a certificate, and why a handshake failed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from gateway.config.listener_settings import Listener
 
 
 def limit_read_ahead(transport: BaseTransport) -> None:
-    """Let a client that is not read close without losing what it sent.
+    """Make sure that input is not lost if a client closes while it is not being read.
 
-    When the connection ends, uvloop throws away what it has read and not decrypted, and while decrypted bytes are not
-    wanted it reads on, up to 256 KiB. With these limits it stops reading the socket at once, so it does not learn of
-    the end before the rest is decrypted.
+    At the end of a connection, uvloop discards what it has read but not decrypted, and it reads ahead up to 256 KiB.
+    With these limits it reads only what is wanted, so it sees the end after everything is decrypted.
     """
     if transport.get_extra_info("sslcontext") is not None:
         transport.set_read_buffer_limits(high=1, low=0)  # type: ignore[attr-defined]  # only TLS transports have it
@@ -26,7 +25,7 @@ def login_name(transport: BaseTransport, listener: Listener) -> str | None:
     None if the listener has no certificate login, or if the client showed no certificate with such a name.
 
     Raises:
-        CertificateUnreadableError: the client's certificate cannot be read, so nobody can tell who it is.
+        CertificateUnreadableError: the certificate cannot be read.
     """
     if listener.tls is None or listener.tls.certificate_login is None:
         return None

@@ -1,7 +1,6 @@
-"""A WebSocket client's socket: first an HTTP request, then WebSocket frames, whose contents are a stream of STOMP.
+"""A WebSocket client's connection: an HTTP request, and then WebSocket frames whose contents are a stream of STOMP.
 
-The contents of messages go to the session as they come, text or binary, whole or in fragments: STOMP ignores where
-messages begin and end.
+Contents go to the session as they come, text or binary, whole or in fragments: STOMP ignores where messages begin.
 """
 
 from __future__ import annotations
@@ -19,34 +18,35 @@ from websockets.protocol import OPEN, Event
 from websockets.typing import BytesLike
 
 from gateway.config.listener_settings import Listener
+from gateway.server.fault_boundary import FaultOwner
 from gateway.server.listen.accepted_connection import TLS_HINT, AcceptedConnection
 from gateway.server.listen.tls import limit_read_ahead
 from gateway.server.listen.websocket_handshake import Handshake, HandshakeResult, StompServerProtocol, message_limit
 from gateway.server.listen.websocket_transport import WebSocketTransport
 from gateway.server.paced_work import PacedWork
 
-# At level debug the library logs every frame, passcodes included, and above it a line for each connection.
+# At level debug the library logs every frame, including passcodes, and at level info each connection.
 _LIBRARY_LOG: Final = logging.getLogger("gateway.websocket.library")
 _LIBRARY_LOG.setLevel(logging.ERROR)
 
 _FIRST_BYTE_OF_TLS: Final = 0x16
 
-# How long a refused client may take to read the answer and to close, in seconds.
+# The time for a refused client to read the answer and to close, in seconds.
 _CLOSE_TIMEOUT: Final = 5.0
 
-# Input is taken in slices, because all frames of a slice are in memory at once. Slices of compressed input are smaller:
-# deflate expands one byte to a thousand at most. So are those of a client that has just sent many frames in one: it
-# costs as much to read a frame as to carry one out.
+# Input is taken in slices, because all frames of a slice are in memory at once. Slices are smaller for compressed
+# input, of which a byte may expand to a thousand, and for a client whose last slice had many frames, because reading a
+# frame costs as much as carrying one out.
 _SLICE: Final = 16 << 10
 _COMPRESSED_SLICE: Final = 4 << 10
 _SMALL_SLICE: Final = 2 << 10
 _MANY_FRAMES: Final = 32
 
-# So many bytes are taken at once. Who has sent more shares the time for such input with all others of its kind.
+# Up to this many bytes, input is taken at once. Clients with more share the time for it.
 _LITTLE: Final = 4096
 
-# After this much input, other clients have their turn: the bytes, and a constant for the cost of each frame. A read may
-# hold forty thousand frames, and the event loop may read from one client many times in a row.
+# After this much input, other clients have their turn. Each frame counts as this many bytes in addition: a read may
+# have forty thousand of them, and the event loop may read from one client many times in a row.
 _MAX_PER_TURN: Final = 64 << 10
 _COST_OF_FRAME: Final = 128
 
@@ -54,7 +54,7 @@ _Utf8Decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 
 class StompProtocol(asyncio.Protocol, ABC):
-    """The connection of a STOMP client, with two additions to asyncio's protocol for WebSocket."""
+    """A STOMP client's connection: asyncio's protocol, with what WebSocket needs in addition."""
 
     @property
     @abstractmethod
@@ -63,18 +63,18 @@ class StompProtocol(asyncio.Protocol, ABC):
 
     @abstractmethod
     def failed(self, error: Exception) -> None:
-        """A fault of the gateway."""
+        """Note a fault of the gateway."""
 
     @abstractmethod
     def violated(self, reason: str) -> None:
-        """The client broke the protocol below STOMP."""
+        """Note that the client broke the protocol below STOMP."""
 
 
 class WebSocketConnection(asyncio.Protocol):
     """One client that speaks STOMP over WebSocket.
 
-    Its connection is made once the handshake is done; until then ``handshakes`` holds the transport. ``turns`` has the
-    input of all clients that send much.
+    After the handshake it has a `StompProtocol`; until then, ``handshakes`` holds its transport. ``turns``: shared by
+    all clients that send much.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ class WebSocketConnection(asyncio.Protocol):
         self._handshake: Handshake | None = Handshake(self._protocol, listener)
         self._timer: asyncio.TimerHandle | None = None
         self._client: StompProtocol | None = None
-        # For a text that comes in fragments.
+        # For a text in fragments.
         self._utf8_decoder: codecs.IncrementalDecoder | None = None
         self._violation = ""
-        # Input for later, because the session is held or other clients have their turn. Nothing is read meanwhile.
+        # Input that waits until the session is released, or for its turn. Nothing is read meanwhile.
         self._postponed = b""
         self._waits_for_turn = False
         self._slice = _SLICE
@@ -110,7 +110,7 @@ class WebSocketConnection(asyncio.Protocol):
     # The socket.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected."""
+        """Wait for the HTTP request."""
         accepted_at = self._accepted.accepted_at
         self._transport = cast(asyncio.Transport, transport)
         limit_read_ahead(transport)
@@ -122,20 +122,21 @@ class WebSocketConnection(asyncio.Protocol):
         self._timer = loop.call_at(accepted_at + self._listener.login_timeout, self._timed_out)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes from the client. HOT: once per read."""
+        """Take bytes from the client. HOT: once per read."""
         client = self._client
         if client is not None:
             self._websocket.has_received = True
             self._postponed += data
             if len(self._postponed) > _LITTLE:
-                self._begin_turn(client)
+                # Now if there is time for it in this round of the event loop, and otherwise later.
+                self._ask_for_turn(self._turns.do, client)
             else:
                 self._take_slices(client)
         elif self._handshake is not None:
             self._receive_request(self._handshake, data)
 
     def eof_received(self) -> bool:
-        """The client is gone: to end only its own side, it would send a close frame."""
+        """Note that the client has gone. To end only its side, it would send a close frame."""
         if self._client is not None:
             self._take_postponed(self._client)
             self._protocol.receive_eof()
@@ -143,7 +144,7 @@ class WebSocketConnection(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed, by whichever side."""
+        """Note that the connection is closed, by either side."""
         self._end_handshake()
         self._accepted.on_closed()
         if self._client is not None:
@@ -151,19 +152,19 @@ class WebSocketConnection(asyncio.Protocol):
             self._websocket.abort()
             self._take_postponed(self._client)
             self._client.connection_lost(exc)
-        # In no reference cycle: only a garbage collection would free it.
+        # Break reference cycles, which only a garbage collection would free.
         self._client = None
         self._websocket.on_resumed = None
         self._protocol.forget()
 
     def pause_writing(self) -> None:
-        """The client does not take its messages as fast as they come."""
+        """Note that the client reads more slowly than messages arrive."""
         self._websocket.is_congested = True
         if self._client is not None:
             self._client.pause_writing()
 
     def resume_writing(self) -> None:
-        """The client has taken most of the write buffer."""
+        """Note that the client has read most of the write buffer."""
         self._websocket.is_congested = False
         if self._client is not None:
             if self._protocol.state is OPEN:
@@ -203,7 +204,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def _close_after_answer(self) -> None:
         if self._transport.can_write_eof():
-            # After a full close the kernel would answer further bytes with a reset, which may overtake the answer.
+            # After a full close, the kernel would answer further bytes with a reset, which may overtake the answer.
             self._transport.write_eof()
             if self._timer is not None:
                 self._timer.cancel()
@@ -227,12 +228,11 @@ class WebSocketConnection(asyncio.Protocol):
 
     # Messages.
 
-    def _begin_turn(self, client: StompProtocol) -> None:
-        """Take input now if there is time for it in this round of the event loop, and otherwise later."""
+    def _ask_for_turn(self, ask: Callable[[FaultOwner, Callable[[], None]], object], client: StompProtocol) -> None:
         if not self._waits_for_turn:
             self._waits_for_turn = True
-            self._turns.do(client, self._take_turn)
-            self._read_or_pause()
+            ask(client, self._take_turn)
+        self._read_or_pause()
 
     def _take_turn(self) -> None:
         self._waits_for_turn = False
@@ -252,24 +252,22 @@ class WebSocketConnection(asyncio.Protocol):
             taken += self._take(client, data[position : position + size])
             position += size
         self._postponed = data[position:]
-        if (self._postponed or taken >= _MAX_PER_TURN) and not websocket.is_paused and not self._waits_for_turn:
-            self._waits_for_turn = True
-            turns.later(client, self._take_turn)
-            self._read_or_pause()
+        if (self._postponed or taken >= _MAX_PER_TURN) and not websocket.is_paused:
+            self._ask_for_turn(turns.later, client)
 
     def _take_postponed(self, client: StompProtocol) -> None:
-        """The client is gone and gets no other turn."""
+        """Take the rest of the input of a client that has gone."""
         postponed, self._postponed = self._postponed, b""
         # Compressed input is dropped, because it may expand a thousandfold.
         if postponed and not self._protocol.extensions:
             self._take(client, postponed)
 
     def _reading_resumed(self) -> None:
-        """The session takes input again, but not from here: it is at work now."""
-        if self._client is not None and self._postponed and not self._waits_for_turn:
-            self._waits_for_turn = True
-            self._turns.later(self._client, self._take_turn)
-        self._read_or_pause()
+        """Read again, but not within this call: the session is at work."""
+        if self._client is not None and self._postponed:
+            self._ask_for_turn(self._turns.later, self._client)
+        else:
+            self._read_or_pause()
 
     def _read_or_pause(self) -> None:
         if not self._transport.is_closing():
@@ -279,7 +277,7 @@ class WebSocketConnection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def _take(self, client: StompProtocol, data: bytes) -> int:
-        """Read WebSocket frames and pass their contents on; their cost, to compare with `_MAX_PER_TURN`. HOT."""
+        """Read WebSocket frames and pass their contents on. Returns their cost, see `_MAX_PER_TURN`. HOT."""
         protocol = self._protocol
         protocol.max_message_size = message_limit(client.max_frame_size)
         protocol.receive_data(data)
@@ -290,7 +288,7 @@ class WebSocketConnection(asyncio.Protocol):
             client.data_received(contents)
         websocket = self._websocket
         if websocket.has_failed:
-            # The client knows, and its further bytes mean nothing.
+            # The client was told. Its further bytes mean nothing.
             pass
         elif protocol.state is OPEN:
             websocket.flush_pongs()

@@ -1,7 +1,7 @@
-"""A WebSocket client's HTTP request, and its answer.
+"""A WebSocket client's HTTP request, and the answer.
 
 The library reads the request and makes the answer. The checks are those of RabbitMQ's adapter, in its order: path,
-upgrade, the page's origin, credentials.
+upgrade, origin, credentials.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _SUBPROTOCOLS: Final = tuple(Subprotocol(name) for name in ("v12.stomp", "v11.st
 # RabbitMQ's adapter accepts messages that are 4096 bytes longer than the largest frame.
 _MESSAGE_OVERHEAD: Final = 4096
 
-# A window of 4 KiB for each direction instead of 32: it takes much less memory, and compresses little worse.
+# A window of 4 KiB for each direction instead of 32 takes much less memory, and compresses almost as well.
 _COMPRESSION: Final = ServerPerMessageDeflateFactory(
     server_max_window_bits=12, client_max_window_bits=12, compress_settings={"memLevel": 5}
 )
 
-# A request and its headers; browsers send cookies, which may be some kilobytes.
+# The most bytes of a request with its headers. Browsers send cookies, perhaps of some kilobytes.
 _MAX_REQUEST_SIZE: Final = 32 << 10
 _REQUEST_END: Final = b"\r\n\r\n"
 
-# Logged characters of an origin that nobody has allowed.
+# The most characters of a refused origin in the log.
 _LONGEST_ORIGIN: Final = 100
 
 _BASIC_CHALLENGE: Final = 'Basic realm="STOMP", charset="UTF-8"'
@@ -59,20 +59,20 @@ class StompServerProtocol(ServerProtocol):
     """The library's part of one WebSocket: handshake and frames, without I/O."""
 
     def select_subprotocol(self, subprotocols: Sequence[Subprotocol]) -> Subprotocol | None:
-        """The highest offered version. If none is offered, CONNECT decides the version of STOMP."""
+        """The highest version offered. Without an offer, CONNECT decides the version of STOMP."""
         return next((name for name in _SUBPROTOCOLS if name in subprotocols), None)
 
     def forget(self) -> None:
-        """The connection is closed: leave no reference cycle, which only a garbage collection would free."""
+        """Break the reference cycles of a closed connection, which only a garbage collection would free."""
         self.parser.close()
         self.parser_exc = None
 
 
 @dataclass(frozen=True, slots=True)
 class HandshakeResult:
-    """The answer to a request, and its credentials. ``refusal`` is the reason for the log; None if it is accepted.
+    """The answer to a request, and its credentials.
 
-    ``origin`` is for the log, too, if it is the reason.
+    For the log: ``refusal``, the reason, None if it is accepted; and the ``origin`` if that is the reason.
     """
 
     response: Response
@@ -89,11 +89,11 @@ class Handshake:
         self._listener = listener
         self._size = 0
         self._tail = b""
-        # The bytes behind the request, to be read after the answer.
+        # The bytes after the request, to be read after the answer.
         self.rest = b""
 
     def receive(self, data: bytes) -> HandshakeResult | None:
-        """Take bytes of the request; the answer, or None if the request is not complete."""
+        """Take bytes of the request. Returns the answer, or None if the request is not complete."""
         seen = self._tail + data
         end = seen.find(_REQUEST_END)
         size = len(data) if end < 0 else end + len(_REQUEST_END) - len(self._tail)
@@ -111,7 +111,7 @@ class Handshake:
 
 
 def _status_of(problem: Exception) -> HTTPStatus:
-    """The answer to a request that the library cannot read."""
+    """The status of the answer to a request that the library cannot read."""
     if isinstance(problem, RequestLineTooLong):
         return HTTPStatus.REQUEST_URI_TOO_LONG
     if isinstance(problem, HeaderLineTooLong | TooManyHeaders):
@@ -120,7 +120,7 @@ def _status_of(problem: Exception) -> HTTPStatus:
 
 
 def message_limit(frame_size: int) -> int:
-    """The size of the largest WebSocket message, for that of the largest STOMP frame; both in bytes."""
+    """The size of the largest WebSocket message for that of the largest STOMP frame, both in bytes."""
     return frame_size + _MESSAGE_OVERHEAD
 
 
@@ -152,7 +152,7 @@ def _origin_of(request: Request) -> str:
 
 
 def _refuse(protocol: ServerProtocol, status: int, headers: Headers | None = None) -> HandshakeResult:
-    """Refuse a request, without a body like RabbitMQ. Of ``headers`` only those of a refusal are sent."""
+    """Refuse a request, like RabbitMQ without a body. Of ``headers``, only those of a refusal are sent."""
     response = protocol.reject(status, "")
     del response.headers["Content-Type"]
     for name, value in (headers or {}).items():
@@ -167,7 +167,7 @@ def _is_path(target: str, path: str) -> bool:
 
 
 def _credentials(headers: Headers, listener: Listener) -> HttpCredentials | None:
-    """Login and passcode of a request; with a token the login is empty, and the broker finds the user in the token."""
+    """Login and passcode of a request. A token has an empty login; the broker finds the user in it."""
     value = headers.get("Authorization") if listener.use_http_auth or listener.bearer_tokens else None
     if value is None:
         token = None if listener.token_cookie is None else _cookie(headers, listener.token_cookie)

@@ -1,8 +1,7 @@
 """The transport of a WebSocket client, with the interface of asyncio's transports.
 
-The close frame is the end of the stream: `write_eof` sends one, and the client's close frame ends its input. The
-`websockets` library makes and reads the frames and does no input or output
-(docs/adr/0015-websocket-without-its-sockets.md); this file and `websocket` carry its bytes.
+The close frame is the end of the stream: `write_eof` sends one, and the client's ends its input. The `websockets`
+library makes and reads the frames without I/O (docs/adr/0015-websocket-without-its-sockets.md).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from websockets.server import ServerProtocol
 from gateway.config.listener_settings import Listener
 from gateway.errors import CloseReason
 
-# RabbitMQ closes with 1000 for every reason except a malformed frame; so does the gateway for every other reason.
+# Like RabbitMQ, the gateway closes with 1000 for every other reason.
 _CODES: Final = {
     CloseReason.MALFORMED_FRAME: CloseCode.INVALID_DATA,
     CloseReason.PROTOCOL_ERROR: CloseCode.PROTOCOL_ERROR,
@@ -42,9 +41,9 @@ HttpCredentials = tuple[bytes, bytes]
 
 
 class WebSocketTransport(asyncio.Transport):
-    """Messages of a client, over an open WebSocket whose bytes the ``lower`` transport carries.
+    """Messages of a client, over an open WebSocket on the ``lower`` transport.
 
-    ``on_resumed`` is called when the session is read again.
+    ``on_resumed``: called when the session is read again.
     """
 
     def __init__(
@@ -65,13 +64,12 @@ class WebSocketTransport(asyncio.Transport):
         self._ping_interval = listener.ping_interval
         self._idle_timeout = listener.idle_timeout
         self._received_at = self._pinged_at = now
-        # Whether the close frame was sent; it must be the last frame.
+        # Whether the close frame was sent, which must be the last frame.
         self._is_over = False
         # Whether bytes came since the last `is_silent`.
         self.has_received = False
-        # Whether the write buffer is full, and whether the session is not read.
-        self.is_congested = False
-        self.is_paused = False
+        # Whether the write buffer is full, and whether the session is not being read.
+        self.is_congested = self.is_paused = False
         # Whether the client broke the rules of WebSocket.
         self.has_failed = False
 
@@ -82,7 +80,7 @@ class WebSocketTransport(asyncio.Transport):
         self.write_messages([bytes(data)])
 
     def write_messages(self, contents: list[bytes]) -> int:
-        """Send several messages at once; the number of bytes in them, without WebSocket's. HOT: once per batch."""
+        """Send several messages at once. Returns their bytes, without WebSocket's. HOT: once per batch."""
         if not self._is_over:
             frames = self._compressed(contents) if self._protocol.extensions else self._plain(contents)
             self._lower.write(b"".join(frames))
@@ -110,17 +108,17 @@ class WebSocketTransport(asyncio.Transport):
     # The end.
 
     def can_write_eof(self) -> bool:
-        """True: the close frame does that."""
+        """Always true: the close frame does that."""
         return True
 
     def send_close(self, reason: CloseReason | None) -> None:
-        """Send the close frame, unless one side has sent one."""
+        """Send the close frame, unless either side has sent one."""
         if self._protocol.state is OPEN and not self._is_over:
             code = CloseCode.NORMAL_CLOSURE if reason is None else _CODES.get(reason, CloseCode.NORMAL_CLOSURE)
             self._protocol.send_close(code, "" if reason is None else reason.value)
 
     def write_eof(self) -> None:
-        """Send the close frame, and nothing behind it."""
+        """Send the close frame as the last one."""
         self.send_close(None)
         self.flush()
         self._is_over = True
@@ -152,7 +150,7 @@ class WebSocketTransport(asyncio.Transport):
         """Send the library's output: pongs, and the close frame."""
         data = self._protocol.data_to_send()
         if data and not self._is_over:
-            # With empty data the library asks for the end of the connection; `close` does that.
+            # With empty data, the library asks for the end of the connection. `close` does that.
             self._lower.write(b"".join(data))
 
     def flush_pongs(self) -> None:
@@ -165,7 +163,7 @@ class WebSocketTransport(asyncio.Transport):
     def is_silent(self, now: float) -> bool:
         """Whether the client has been silent for too long. Also sends the pings that are due."""
         if self.has_received or self.is_paused or self.is_congested:
-            # No bytes come from a client that is not read, and a ping waits behind the write buffer.
+            # A client that is not being read sends nothing, and a ping would wait behind the write buffer.
             self.has_received = False
             self._received_at = self._pinged_at = now
             return False
@@ -180,7 +178,7 @@ class WebSocketTransport(asyncio.Transport):
     # The lower transport.
 
     def pause_reading(self) -> None:
-        """Read nothing from the client."""
+        """Stop reading from the client."""
         self.is_paused = True
         if not self._lower.is_closing():
             self._lower.pause_reading()
@@ -192,15 +190,15 @@ class WebSocketTransport(asyncio.Transport):
             self.on_resumed()
 
     def get_write_buffer_size(self) -> int:
-        """Bytes in the event loop's buffer."""
+        """The bytes in the event loop's buffer."""
         return self._lower.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Set the limits of the lower transport."""
+        """See `asyncio.WriteTransport`."""
         self._lower.set_write_buffer_limits(high=high, low=low)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - asyncio's signature
-        """From the lower transport."""
+        """See `asyncio.BaseTransport`."""
         return self._lower.get_extra_info(name, default)
 
 

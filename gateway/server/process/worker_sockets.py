@@ -18,7 +18,7 @@ import structlog
 from gateway.config.addresses import ListenAddress, UnixAddress
 from gateway.config.listener_settings import Listener
 from gateway.errors import ListenError
-from gateway.server.listen.listening_sockets import UnixListeningSocket, bound
+from gateway.server.listen.listening_sockets import bound, permit
 from gateway.server.process.listeners import is_served_by_ipv4
 
 log = structlog.get_logger("gateway.workers")
@@ -100,18 +100,9 @@ class SocketSet:
         self._is_paused = False
 
     def permit(self, listeners: Iterable[Listener]) -> None:
-        """Give the files of Unix-domain sockets the modes and groups of these listeners.
-
-        Raises:
-            ListenError: that is not permitted.
-        """
+        """See `listening_sockets.permit`."""
         for listener in listeners:
-            for each in (each for group in self._sockets.get(listener.address, ()) for each in group or ()):
-                if isinstance(each, UnixListeningSocket):
-                    try:
-                        each.permit(listener)
-                    except OSError as error:
-                        raise ListenError(str(listener.address), error) from error
+            permit((each for group in self._sockets.get(listener.address, ()) for each in group or ()), listener)
 
     def close_shared(self) -> None:
         """Close the Unix-domain sockets, of which all workers have copies: they are about to drain."""

@@ -12,8 +12,9 @@ import structlog
 from gateway.config.loader import parse
 from gateway.server.counts import Counts
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
-from gateway.server.listen.connection_limits import OF_ADDRESS, OF_LISTENER, ConnectionLimits, TooManyConnectionsError
+from gateway.server.listen.connection_limits import ConnectionLimits, TooManyConnectionsError
 from gateway.server.log_limits import LogRateLimiter
+from gateway.server.stats import Refusal
 
 HERE, THERE = Peer("192.0.2.1", 1000), Peer("192.0.2.2", 1000)
 
@@ -46,7 +47,7 @@ def test_a_connection_beyond_the_listeners_is_refused_until_another_closes() -> 
     assert (line["event"], line["address"], line["whose"], line["most"]) == (
         "too many connections", "127.0.0.1:1", "The listener", 2,
     )  # fmt: skip
-    assert (door.refused, door.limits.open) == ({OF_LISTENER: 1}, 2)
+    assert (door.refused, door.limits.open) == ({Refusal.LISTENER: 1}, 2)
     first.on_closed()
     assert door.limits.open == 1
     door.enter()
@@ -62,7 +63,7 @@ def test_a_connection_beyond_those_of_its_address_is_refused_until_another_logs_
         assert (refused.value.whose, refused.value.most) == ("The address 192.0.2.1", 2)
         leave()
         door.enter()
-    assert door.refused == {OF_ADDRESS: 2}
+    assert door.refused == {Refusal.ADDRESS: 2}
 
 
 def test_a_connection_beyond_those_of_its_address_is_refused_also_if_all_have_logged_in() -> None:
@@ -76,7 +77,7 @@ def test_a_connection_beyond_those_of_its_address_is_refused_also_if_all_have_lo
     door.enter(THERE)
     second.on_closed()
     door.enter()
-    assert door.refused == {OF_ADDRESS: 1}
+    assert door.refused == {Refusal.ADDRESS: 1}
 
 
 def test_a_limit_for_an_address_that_comes_later_counts_from_then_on() -> None:

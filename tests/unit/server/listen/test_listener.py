@@ -23,9 +23,9 @@ from gateway.errors import ListenError
 from gateway.server.counts import Counts
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.listen.address_checks import AddressChecks, LockOuts
-from gateway.server.listen.connection_limits import OF_HANDSHAKES
 from gateway.server.listen.listener import OpenListener
 from gateway.server.shared_counts import SharedCounts, SharedMemory
+from gateway.server.stats import Refusal
 from gateway.server.tls_contexts import TlsContexts
 from tests.support.certificates import Authority
 from tests.support.deadline import PATIENCE, within
@@ -336,7 +336,7 @@ async def test_handshakes_are_bounded_and_each_has_its_time(
                 first.close()
                 assert await loop.sock_recv(third, 100) == WELCOME
     assert {(line["event"], line["ended"]) for line in lines} == {("too many handshakes", 0)}
-    assert not refused[OF_HANDSHAKES]
+    assert not refused[Refusal.HANDSHAKES]
 
 
 @pytest.fixture(scope="module")
@@ -383,7 +383,7 @@ async def test_the_address_with_the_most_handshakes_makes_room_once_they_have_ha
             for client in many:
                 assert await _answer(client) == b""
             await _connected(listener, 2)
-            assert refused[OF_HANDSHAKES] == 3
+            assert refused[Refusal.HANDSHAKES] == 3
             for client in (first, last):
                 with pytest.raises(BlockingIOError):
                     client.recv(1)
@@ -412,7 +412,7 @@ async def test_nobody_waits_for_the_handshakes_of_an_address_with_more_than_its_
             assert await _answer(await dial("127.0.0.2")) == b""
             honest = await dial("127.0.0.3")
             assert await _answer(first) == b""
-            assert refused[OF_HANDSHAKES] == 2
+            assert refused[Refusal.HANDSHAKES] == 2
             await loop.sock_sendall(honest, LINE)
             assert await _answer(honest) == WELCOME
             for client in others:
