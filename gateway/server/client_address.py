@@ -50,7 +50,7 @@ def network_of(host: str) -> str:
 
 
 class Networks:
-    """A set of networks. Looking an address up takes one step per length of a prefix, for any number of networks."""
+    """A set of networks. Each lookup takes one step for each length of a prefix, for any number of networks."""
 
     def __init__(self, networks: Iterable[IPv4Network | IPv6Network]) -> None:
         # The first addresses of the networks as integers, by version and mask.

@@ -1,4 +1,4 @@
-"""The file descriptors of one process: clients have those that links, journal and admin listener can spare."""
+"""The file descriptors of one process: clients get those that links, journal and admin listener do not need."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ log = structlog.get_logger("gateway.listening")
 # Each client takes a descriptor. More than these are of no use to one process.
 _MOST: Final = 1 << 20
 
-# For the journal's next segment, name lookups and the files of a reload. What is open at the start is counted in
-# addition. A small limit is divided: no more than this share of it.
+# For the journal's next segment, name lookups and the files of a reload, beside what is open at the start. Of a small
+# limit, only a share: one in this many.
 _FILES: Final = 16
 _FILES_SHARE: Final = 8
 
@@ -34,14 +34,14 @@ _LINKS_SHARE: Final = 8
 # A client whose links are dedicated has one to publish and one to consume.
 _WITH_DEDICATED_LINKS: Final = 3
 
-# Where a process that has not begun is asked about, or the system cannot list them.
+# Of a process that has not begun, or if the system cannot list them.
 _OPEN_AT_START: Final = 32
 
 _HOW_TO_RAISE: Final = "raise LimitNOFILE (systemd), ulimit -n (shell) or the container's ulimit nofile"
 
 
 def raise_limit() -> None:
-    """Use as many as the system permits. The soft limit is often 1,024, for programs with select()."""
+    """Use as many as the system permits. The soft limit is often 1,024, for programs that use select()."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _most(hard)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -49,14 +49,14 @@ def raise_limit() -> None:
 
 
 def admin_connections() -> int:
-    """How many connections the admin listener may have."""
+    """The most connections of the admin listener."""
     return max(1, min(_ADMIN, _limit() // _ADMIN_SHARE))
 
 
 def unreachable_limits(config: GatewayConfig, descriptors: Descriptors | None = None) -> Iterator[str]:
-    """Warnings about each `max_connections` that is more than the descriptors of a process are enough for.
+    """Warn of each `max_connections` that exceeds the file descriptors of a process.
 
-    The process is one that begins with the limit of this one, or one with ``descriptors``.
+    This is about ``descriptors``, or about a process that starts with the limit of this one.
     """
     if descriptors is None:
         raise_limit()
@@ -70,39 +70,39 @@ def unreachable_limits(config: GatewayConfig, descriptors: Descriptors | None = 
 
 
 class Descriptors:
-    """Counts the clients and the links of one process, and says whether another one fits in."""
+    """Counts the clients and links of one process, and decides whether there is room for another."""
 
     def __init__(self, log_limiter: LogRateLimiter) -> None:
         self._clients = 0
-        # Each of them may soon open a link, or two of its own.
+        # Clients that may soon open a link, or two dedicated ones.
         self._logging_in = 0
-        # Clients with links of their own.
+        # Clients with dedicated links.
         self._dedicated = 0
-        # Links that are open or being opened: those that sessions share, and those that serve one session.
+        # Links that are open or being opened: shared ones, and those of one session.
         self._links = 0
         self._own_links = 0
         self._log_limiter = log_limiter
-        # How many a client may need.
+        # The most that a client may need.
         self._each = 1
         self._divide(_OPEN_AT_START)
 
     def begin(self, config: GatewayConfig) -> None:
-        """The process has opened what it keeps open, and no client has come. Its limit may have been raised."""
+        """Note that everything is open that stays open. No client has come yet."""
         others = _OPEN_AT_START
         with contextlib.suppress(OSError):
-            # Without the one that lists them.
+            # Without the one that is used for this list.
             others = len(os.listdir("/dev/fd")) - 1
         self._divide(others)
         self.use(config)
         log.info("file descriptors", limit=self.limit, clients=self.most_clients)
 
     def use(self, config: GatewayConfig) -> None:
-        """Count clients by this configuration."""
+        """Use another configuration."""
         dedicated = any(virtual_host.links == "dedicated" for virtual_host in config.resolved_virtual_hosts())
         self._each = _WITH_DEDICATED_LINKS if dedicated else 1
 
     def _divide(self, others: int) -> None:
-        """Divide what the process may have open now, beside so many others."""
+        """Divide the file descriptors of the process, of which ``others`` are in use."""
         self.limit = _limit()
         self._spare_links = min(_LINKS, self.limit // _LINKS_SHARE)
         kept = min(_FILES, self.limit // _FILES_SHARE) + admin_connections()
@@ -110,16 +110,16 @@ class Descriptors:
 
     @property
     def most_clients(self) -> int:
-        """How many clients fit in while few links are open; if they may have links of their own, all of them do."""
+        """The most clients while few links are open; if links may be dedicated, while all of them are."""
         return max(1, (self._clients_and_links - self._spare_links) // self._each)
 
     @property
     def clients(self) -> int:
-        """How many there are."""
+        """The number of clients."""
         return self._clients
 
     def client_came(self, address: str) -> bool:
-        """Count a client that a listener has accepted, until it is gone; False if it must be refused."""
+        """Count an accepted client, until it has gone. Returns False if it must be refused."""
         own_links = (self._logging_in + self._dedicated) * (self._each - 1)
         taken = self._clients + self._links + max(self._logging_in + self._own_links, own_links)
         if self._clients and taken + self._each > self._clients_and_links - self._spare_links:
@@ -130,17 +130,17 @@ class Descriptors:
         return True
 
     def client_logged_in(self, *, dedicated: bool) -> None:
-        """A client that was counted has logged in, with links of its own or without, or never will."""
+        """Note that a client has logged in, with dedicated links or without, or never will."""
         self._logging_in -= 1
         self._dedicated += dedicated
 
     def client_gone(self, *, dedicated: bool) -> None:
-        """Its socket is closed, after `client_logged_in`."""
+        """Note that a client has gone, after `client_logged_in`."""
         self._clients -= 1
         self._dedicated -= dedicated
 
     def link_begins(self, *, is_own: bool = False) -> bool:
-        """Count a link until it is gone, perhaps of one session alone; False if it must not be opened."""
+        """Count a link until it is gone. Returns False if it must not be opened. ``is_own``: of one session."""
         if self._clients + self._links + self._own_links >= self._clients_and_links:
             self._tell()
             return False
@@ -149,7 +149,7 @@ class Descriptors:
         return True
 
     def link_gone(self, *, is_own: bool = False) -> None:
-        """A link is closed, or was not opened."""
+        """Note that a link is closed, or was not opened."""
         self._links -= not is_own
         self._own_links -= is_own
 
@@ -159,7 +159,7 @@ class Descriptors:
 
 
 def _limit() -> int:
-    """How many this process may have open now (RLIMIT_NOFILE)."""
+    """The present limit of this process (RLIMIT_NOFILE)."""
     return _most(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 

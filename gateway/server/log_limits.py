@@ -1,4 +1,4 @@
-"""Bounds for the log lines that clients can cause: a flood must fill neither the disk nor the gateway's time."""
+"""Bounds for log lines that clients can cause: a flood must neither fill the disk nor take the gateway's time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("gateway.listening")
 _LINES: Final = 10
 _SECONDS: Final = 10.0
 
-# Causes that are remembered of one session: kinds of ERRORs, and logins that were refused.
+# The most causes of one session: kinds of ERRORs, and refused logins.
 _MOST_OF_SESSION: Final = 64
 
 
 class LogRateLimiter:
-    """Lets each cause write ``lines`` in ``seconds``; None: any number. ``note`` is called for each line left out.
+    """Lets each cause write ``lines`` in ``seconds``; None for any number. ``note``: called for each line left out.
 
-    The first line is written at once, and the first one after the window tells how many were left out.
+    The first line after a window says how many were left out.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class LogRateLimiter:
         self.lines = lines
         self._note = note
         self._counts = RecentCounts(clock, seconds, most)
-        # Lines left out that no later line has told of, by cause.
+        # The lines left out that no later line has reported, by cause.
         self._left_out: dict[Hashable, int] = {}
 
     def left_out(self, cause: Hashable = None) -> int | None:
-        """The number of lines left out before this one; None if this one must be left out too."""
+        """The number of lines left out before this one; None if this one must be left out, too."""
         if self.lines is None:
             return 0
         if self._counts.add(cause) <= self.lines:
@@ -50,30 +50,30 @@ class LogRateLimiter:
         self._left_out[cause] = self._left_out.get(cause, 0) + 1
         self._note()
         if len(self._left_out) > len(self._counts):
-            # Of causes that are forgotten, too.
+            # It has causes that the counts have forgotten.
             del self._left_out[next(iter(self._left_out))]
         return None
 
     def unsaid(self) -> int:
-        """Lines left out that no later line has told of."""
+        """The number of lines left out that no later line has reported."""
         return sum(self._left_out.values())
 
     def info(self, event: str, **details: object) -> bool:
-        """Log at level info, unless there were too many lines; whether the line was written."""
+        """Log at level info, unless there were too many lines. Returns whether it was logged."""
         left_out = self.left_out()
         if left_out is not None:
             log.info(event, **details, left_out=left_out)
         return left_out is not None
 
     def warning(self, event: str, **details: object) -> None:
-        """The same at level warning."""
+        """Do the same at level warning."""
         left_out = self.left_out()
         if left_out is not None:
             log.warning(event, **details, left_out=left_out)
 
 
 class LogLimits:
-    """The limits of one gateway, and how many lines they have left out."""
+    """The limits of one gateway, and the number of lines that they left out."""
 
     def __init__(self, settings: Logging, clock: Callable[[], float]) -> None:
         self.left_out = 0
@@ -84,7 +84,7 @@ class LogLimits:
         self._unhandled = self.of_listener()
 
     def configure(self, settings: Logging) -> None:
-        """Other settings hold from now on, for the ERRORs of a session from its first one on."""
+        """Use other settings. Sessions that had an ERROR keep theirs for ERRORs."""
         self._settings = settings
         self._addresses.lines = settings.lines_per_address
 
@@ -92,11 +92,11 @@ class LogLimits:
         self.left_out += 1
 
     def of_listener(self) -> LogRateLimiter:
-        """A limiter for what comes before a session: 10 lines in 10 seconds."""
+        """A limiter for lines before a session: 10 in 10 seconds."""
         return LogRateLimiter(self._clock, note=self._note)
 
     def of_process(self) -> LogRateLimiter:
-        """A limiter for one thing that concerns the whole process: a line in 10 seconds."""
+        """A limiter for lines about the whole process: one in 10 seconds."""
         return LogRateLimiter(self._clock, 1, note=self._note)
 
     def of_session(self) -> LogRateLimiter:
@@ -105,25 +105,25 @@ class LogLimits:
         return LogRateLimiter(self._clock, 1 if interval else None, interval, self._note, _MOST_OF_SESSION)
 
     def for_address(self, host: str) -> int | None:
-        """As `LogRateLimiter.left_out`, for a line about a client at this IP address."""
+        """See `LogRateLimiter.left_out`: for a line about a client at this IP address."""
         return self._addresses.left_out(network_of(host))
 
     def for_link(self, client: str, virtual_host: str, login: str) -> int | None:
-        """The same for a line about a link: of the client at this IP address and port, or shared by a login."""
+        """The same for a line about a link: a client's, given by IP address and port, or one shared by a login."""
         if not client:
             return self._addresses.left_out((virtual_host, login))
         return self.for_address(client.rpartition(":")[0].strip("[]"))
 
     def for_virtual_host(self, name: str) -> int | None:
-        """As `LogRateLimiter.left_out`, for a line about a virtual host that each login would repeat."""
+        """The same for a line about a virtual host that each login would repeat."""
         return self._brokers.left_out(name)
 
     def for_broker(self, address: str) -> int | None:
-        """As `LogRateLimiter.left_out`, for a line about a broker that each link would repeat."""
+        """The same for a line about a broker that each link would repeat."""
         return self._brokers.left_out((address,))
 
     def unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """The event loop's handler of errors that nobody handles. A client may cause one with each connection."""
+        """The event loop's handler of unhandled errors. A client may cause one with each connection."""
         left_out = self._unhandled.left_out()
         if left_out is not None:
             loop.default_exception_handler(context | ({"left_out": left_out} if left_out else {}))

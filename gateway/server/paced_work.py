@@ -1,9 +1,8 @@
-"""When the event loop does work that is not caused by one message: a little at a time, or again and again.
+"""Work that is not caused by one message: done a little at a time (`PacedWork`, `OperationStarts`), or repeated.
 
-A little at a time: what takes long, or what many clients cause at the same moment, such as logins, ends, much input and
-costly selectors.
-The event loop calls everything that is ready before it looks at the sockets again. When a thousand clients come or go
-at once, or fifty send as fast as they can, the messages of all others would wait for the last of them.
+Paced work takes long, or is caused by many clients at the same moment: logins, ends, much input, costly selectors. The
+event loop calls everything that is ready before it looks at the sockets again. Otherwise, when a thousand clients come
+or go at once, or fifty send at full speed, the messages of all others would wait for the last of them.
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ from typing import Final
 from gateway.server.fault_boundary import Arguments, FaultOwner, guarded
 
 PER_ROUND: Final = 0.001
-"""The time for such work in one round of the event loop, in seconds, and what one of those that wait gets of it. With
-less, the system calls at the end of each turn would cost more than what is done in it.
+"""The time for paced work in one event loop iteration, in seconds, and of one owner. With less, the system calls at the
+end of each turn would cost more than its work.
 
-Work that begins within this time may last as long again, so that a round may have almost twice as much."""
+Work that begins within this time may take as long again, so an iteration may have almost twice as much.
+"""
 
-# How many operations begin in one round.
+# The most operations that start in one event loop iteration.
 _STARTS_PER_ROUND: Final = 8
 
 # uvloop reads at most 256,000 bytes at once. After a read that size it reads the same socket again, up to 32 times,
@@ -32,19 +32,19 @@ FULL_READ: Final = 250_000
 
 
 class PacedWork:
-    """Does work at once while there is time for it in this round of the event loop, and otherwise in a later round."""
+    """Does work at once while there is time in this event loop iteration, and otherwise in a later one."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._waiting: deque[tuple[FaultOwner, Callable[[], object]]] = deque()
         self._spent = 0.0
         self._has_next_round = False
-        # Whose work is under way, and when its time is over.
+        # The owner of the work under way, and when its time is over.
         self._owner: FaultOwner | None = None
         self._ends_at = 0.0
 
     def do(self, owner: FaultOwner, call: Callable[[], object]) -> bool:
-        """Call a function, now or later, in the order of the calls; whether it was called now."""
+        """Call a function, now or later, in the order of the calls. Returns whether it was called now."""
         work = owner, call
         self._waiting.append(work)
         if self._waiting[0] is not work:
@@ -53,12 +53,12 @@ class PacedWork:
         return not self._waiting or self._waiting[0] is not work
 
     def later(self, owner: FaultOwner, call: Callable[[], object]) -> None:
-        """Call a function in another round, behind the others."""
+        """Call a function in another iteration, after the others."""
         self._waiting.append((owner, call))
         self._await_next_round()
 
     def do_each(self, work: Iterator[tuple[FaultOwner, Callable[[], object]]]) -> None:
-        """Call many functions of their owners, in their order. None of them exists before it is called."""
+        """Call many functions of their owners, in order. Each is created just before its call."""
         first = next(work, None)
         if first is not None:
             self.do(first[0], partial(self._do_some, first, work))
@@ -79,11 +79,11 @@ class PacedWork:
 
     @property
     def has_time(self) -> bool:
-        """Whether there is time in this round, and nothing waits for it."""
+        """Whether there is time in this iteration, and nothing waits for it."""
         return self._spent < PER_ROUND and not self._waiting
 
     def spend(self, call: Callable[Arguments, object], *arguments: Arguments.args, **named: Arguments.kwargs) -> None:
-        """Call a function now, and take the time from this round's. What it raises is raised."""
+        """Call a function now, and take its time from this iteration's. Its errors are raised."""
         started = self._clock()
         call(*arguments, **named)
         self._spent += self._clock() - started
@@ -91,16 +91,16 @@ class PacedWork:
 
     @property
     def time_left(self) -> float:
-        """The seconds that are left for the work under way; not above zero when it should end."""
+        """The seconds that are left for the work under way; 0 or less if it should end."""
         return self._ends_at - self._clock()
 
     def _work(self) -> None:
-        # What is added meanwhile is for another round.
+        # Work that is added meanwhile is for another iteration.
         for _ in range(len(self._waiting)):
             if self._spent >= PER_ROUND:
                 break
             started = self._clock()
-            # Left in its place meanwhile: what it causes waits behind it.
+            # It stays in its place, so that work that it adds waits after it.
             owner, call = self._waiting[0]
             self._owner, self._ends_at = owner, started + PER_ROUND
             guarded(owner, call)
@@ -121,15 +121,15 @@ class PacedWork:
             self._work()
 
     def finish(self) -> None:
-        """Do everything that waits: the gateway stops."""
+        """Do everything that waits, because the gateway stops."""
         while self._waiting:
             guarded(*self._waiting.popleft())
 
 
 class OperationStarts:
-    """The beginnings of the operations of all sessions: few in each round, so that a thousand SUBSCRIBEs delay nobody.
+    """Starts few operations in each event loop iteration, so that a thousand SUBSCRIBEs delay nobody.
 
-    Each begins with up to half a millisecond of work: a channel, and five methods for the broker in one write.
+    Each start is up to half a millisecond of work: a channel, and five methods for the broker in one write.
     """
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class OperationStarts:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def take_turn(self) -> bool:
-        """Begin one more in this round, if it may; whether it may."""
+        """Whether one more operation may start in this iteration. If so, it is counted."""
         if self._left == _STARTS_PER_ROUND:
             asyncio.get_running_loop().call_soon(self._next_round)
         if not self._left or self._waiting:
@@ -146,7 +146,7 @@ class OperationStarts:
         return True
 
     async def turn(self) -> None:
-        """Wait until one more may begin; in their order."""
+        """Wait until one more may start, in the order of the calls."""
         if not self.take_turn():
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
@@ -164,9 +164,9 @@ class OperationStarts:
 
 
 class PeriodicTimer:
-    """Calls a function every ``interval`` seconds, the first time after one interval.
+    """Calls a function every ``interval`` seconds, first after one interval.
 
-    The next call is scheduled before the function runs, so that it is on time and the function may stop the timer.
+    The next call is scheduled first, so that it is on time and the function may stop the timer.
     """
 
     __slots__ = ("_call", "_handle", "_interval", "_loop")

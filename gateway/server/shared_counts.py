@@ -1,11 +1,10 @@
-"""What the workers of one supervisor share: tables of what they count together, and when each was last alive.
+"""What the workers of one supervisor share: tables of counts, and when each worker was last alive.
 
-A row of a table belongs to a key, by its hash, and has a time and a number in each column. In the table of what is
-there, each worker has a column, and writes no other. So what a dead one had is given back by clearing its column, and
-nothing that it was doing when it died can be half done. Rows that count nothing, and whose time is past, are free for
-other keys.
+A row of a table belongs to a key, by its hash, and has a time, and a number in each column. In the table of what exists
+now, each worker writes only its own column. So when one dies, clearing its column gives its counts back, and nothing is
+left half done. Rows without counts whose time has passed are free for other keys.
 
-The tables of what happened lately have one column (`SharedRecentCounts`), and no worker owns their rows.
+The tables of recent events have one column (`SharedRecentCounts`), and no worker owns their rows.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from gateway.server.counts import SECRET_SIZE, Cell, Counts, Key, RecentCounts, 
 
 log = structlog.get_logger("gateway.workers")
 
-# The blocks of the table of what is there, and of each table of what happened lately. With random keys, a block of this
-# many rows is full only when more than half of all rows are taken.
+# The blocks of the table of what exists, and of each table of recent events. With random keys, a block of this many
+# rows is full only if more than half of all rows are taken.
 _BLOCKS: Final = 4096
 _RECENT_BLOCKS: Final = 256
 _BLOCK: Final = 64
@@ -37,7 +36,7 @@ _HASH_SIZE: Final = 16
 _TIME_SIZE: Final = 8
 _COUNT_SIZE: Final = 4
 
-# Where the signs of life are, behind the secret, and the tables. Pages that are given back begin at a multiple of 64
+# Where the signs of life begin, after the secret, and the tables. Pages that are given back begin at a multiple of 64
 # KiB, the largest size of a page.
 _ALIVE_AT: Final = 64
 _RECENT_AT: Final = 65536
@@ -47,9 +46,9 @@ _FLOCK: Final = struct.Struct("hhqqi4x")
 
 
 class HashTable:
-    """A table that begins at a byte of ``memory``: all hashes, all times, and the numbers column by column.
+    """A table in ``memory`` from byte ``at`` on: all hashes, all times, and the numbers by column.
 
-    The hash of a key names a block of rows; one of these is the key's, if it has that hash.
+    The hash of a key selects a block of rows. The row of the block with that hash belongs to the key.
     """
 
     def __init__(self, memory: mmap.mmap, at: int, blocks: int, columns: int) -> None:
@@ -83,12 +82,12 @@ class HashTable:
         return None if at < 0 else (at - self._at) // _HASH_SIZE
 
     def give(self, row: int, key: bytes) -> None:
-        """A row belongs to another hashed key from now on. Under the lock."""
+        """Give a row to another hashed key. The caller holds the lock."""
         at = self._at + row * _HASH_SIZE
         self._memory[at : at + _HASH_SIZE] = key
 
     def take(self, key: bytes, now: float) -> int | None:
-        """The row of a hashed key, a free one if it has none, or None if all of its block are taken. Under the lock."""
+        """The row of a hashed key, or a free one; None if its block is full. The caller holds the lock."""
         row = self.find(key)
         if row is None:
             row = next((each for each in self.block(key) if self.times[each] <= now and not self.total(each)), None)
@@ -102,7 +101,7 @@ class HashTable:
 
 
 class SharedMemory:
-    """One process's view. Only pages that are used take memory."""
+    """One process's view of the memory. Only pages in use take memory."""
 
     def __init__(self, descriptor: int, workers: int) -> None:
         self.descriptor = descriptor
@@ -110,39 +109,39 @@ class SharedMemory:
         self.lock = MemoryLock(descriptor)
         self._map = mmap.mmap(descriptor, _size(workers))
         self.secret = self._map[:SECRET_SIZE]
-        # When each worker last said that it is alive.
+        # When each worker was last alive.
         self.alive = memoryview(self._map)[_ALIVE_AT : _ALIVE_AT + workers * _TIME_SIZE].cast("d")
         self.table = HashTable(self._map, _table_at(), _BLOCKS, workers)
 
     @classmethod
     def made(cls, workers: int) -> SharedMemory:
-        """New memory for so many workers, which inherit its ``descriptor``."""
+        """Make memory for ``workers`` workers, which inherit its ``descriptor``."""
         descriptor = os.memfd_create("stomp-gateway")
         os.ftruncate(descriptor, _size(workers))
         _ = os.pwrite(descriptor, secrets.token_bytes(SECRET_SIZE), 0)
         return cls(descriptor, workers)
 
     def recent(self, what: Recently) -> HashTable:
-        """A table of what happened lately."""
+        """A table of recent events."""
         return HashTable(self._map, _RECENT_AT + what * HashTable.size(_RECENT_BLOCKS, 1), _RECENT_BLOCKS, 1)
 
     def hash(self, key: Key) -> bytes:
-        """The hash of a key. Who knows keys, but not the secret, cannot fill one block."""
+        """The hash of a key. Without the secret, nobody can choose keys that fill one block."""
         return blake2b(repr(key).encode(), key=self.secret, digest_size=_HASH_SIZE).digest()
 
     def live(self, worker: int, now: float) -> None:
-        """A worker says that it is alive."""
+        """Note that a worker is alive."""
         self.alive[worker] = now
 
     def give_back(self, worker: int) -> None:
-        """A worker is dead: it has nothing any more."""
-        # The pages go, and come back as zeros.
+        """Clear the counts of a worker that is dead."""
+        # The pages are dropped, and read as zeros afterwards.
         column = self.table.rows * _COUNT_SIZE
         self._map.madvise(mmap.MADV_REMOVE, self.table.columns_at + worker * column, column)
 
 
 class MemoryLock:
-    """A lock that the system takes from a process that dies. It is never held for longer than some microseconds."""
+    """A lock that the system takes from a process that dies. It is held for some microseconds only."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -157,7 +156,7 @@ class MemoryLock:
 
     @property
     def holder(self) -> int | None:
-        """The process that has it, if another one has."""
+        """The other process that holds it, if any."""
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         kind, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(self._descriptor, fcntl.F_GETLK, asked))
         return None if kind == fcntl.F_UNLCK else process
@@ -172,7 +171,7 @@ def _size(workers: int) -> int:
 
 
 class SharedCounts(Counts):
-    """One worker's part of `SharedMemory`; ``clock`` is monotonic, in seconds, and the same in all workers."""
+    """One worker's part of `SharedMemory`. ``clock``: monotonic, in seconds, the same in all workers."""
 
     def __init__(self, memory: SharedMemory, worker: int, clock: Callable[[], float]) -> None:
         super().__init__()
@@ -183,7 +182,7 @@ class SharedCounts(Counts):
         # Where this worker's column begins.
         self._column = worker * memory.table.rows
         self._clock = clock
-        # Of the keys of which this worker has any. None where the memory has no room: then they count here only.
+        # The rows of the keys that this worker counts. None if the memory has no room: then it counts them alone.
         self._rows: dict[Key, int | None] = {}
         self._is_full = False
 
@@ -210,11 +209,11 @@ class SharedCounts(Counts):
         """See `Counts`."""
         super().remove(key)
         row = self._rows[key] if super().total(key) else self._rows.pop(key)
-        # Last: the row may have another key from here on.
+        # Last, because the row may have another key afterwards.
         self._put(row, key)
 
     def cell(self, key: Key) -> Cell:
-        """See `Counts`. It is kept until the time that it says, also while nobody counts."""
+        """See `Counts`. Its value stays until that time, even if nobody counts."""
         row = self._rows[key]
         return super().cell(key) if row is None else (self._table.times, row)
 
@@ -228,16 +227,16 @@ class SharedCounts(Counts):
 
 
 class SharedRecentCounts(RecentCounts):
-    """One table of what happened lately; ``clock`` is monotonic, in seconds, and the same in all workers.
+    """A table of recent events. ``clock``: monotonic, in seconds, the same in all workers.
 
-    No worker owns a window: what a dead one counted counts until its window ends.
+    No worker owns a window: the counts of a dead one stay until their windows end.
     """
 
     def __init__(self, memory: SharedMemory, what: Recently, clock: Callable[[], float], seconds: float) -> None:
         super().__init__(clock, seconds)
         self._memory = memory
         self._table = memory.recent(what)
-        # When each window began, and the events in it, by row.
+        # When each window began, and the number of its events, by row.
         self._since, self._events = self._table.times, self._table.counts
 
     def add(self, cause: Hashable) -> int:
@@ -266,7 +265,7 @@ class SharedRecentCounts(RecentCounts):
                 self._since[row] = -math.inf
 
     def _begin(self, key: bytes, row: int | None, now: float) -> None:
-        """Begin a window with one event, in place of the oldest one if the key has no row."""
+        """Begin a window with one event. Without a row, it replaces the oldest one."""
         if row is None:
             row = min(self._table.block(key), key=self._since.__getitem__)
         # A worker that dies between two of these lines leaves a window that has ended.

@@ -1,11 +1,11 @@
 """Counters of a running gateway, by virtual host.
 
-A session counts its own messages (`gateway.session.traffic`). When it ends, its counters are added to those of its
-virtual host; until then, `gateway.admin.overview` adds those of living sessions to a copy. Only rare events are
-counted here as they happen: beginnings and ends of sessions, ERRORs, holds, and a sample of the broker's confirms.
+A session counts its own messages (`gateway.session.traffic`). At its end, its counters are added to those of its
+virtual host; until then, `gateway.admin.overview` adds them to a copy. Only rare events are counted here at once:
+beginnings and ends of sessions, ERRORs, holds, and a sample of the broker's confirms.
 
-The label of a virtual host is its key in the configuration, which bounds the number of labels. Any other name counts
-as ``*``, and a connection that never logged in under the empty label.
+The label of a virtual host is its key in the configuration, so the number of labels is bounded. Other names have the
+label ``*``, and connections that never logged in have the empty one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ TrafficByKind = defaultdict[DestinationKind, TrafficCounter]
 
 
 class ConfirmLatencies:
-    """How long the broker took to confirm, for a sample of messages."""
+    """The time of the broker's confirms, for a sample of messages."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(LATENCY_BOUNDS) + 1)
@@ -76,13 +76,13 @@ class ConfirmLatencies:
 
     @property
     def recent(self) -> Counter[int]:
-        """Counts of the last one or two minutes, by bucket of ``gateway.journal.histogram``."""
+        """The counts of the last one or two minutes, by bucket of ``gateway.journal.histogram``."""
         return self._before + self._recent
 
 
 @dataclass(slots=True)
 class Stats:
-    """The sums of some sessions. ``published`` and ``delivered`` are by kind of destination."""
+    """The sums of some sessions. ``published`` and ``delivered``: by kind of destination."""
 
     frames_received: Counter[bytes] = field(default_factory=Counter)
     """By command."""
@@ -98,7 +98,7 @@ class Stats:
     delivered: TrafficByKind = field(default_factory=lambda: defaultdict(TrafficCounter))
 
     def add(self, session: Session) -> None:
-        """Add what one session counted."""
+        """Add the counters of a session."""
         traffic = session.traffic
         self.receipts += traffic.receipts_sent
         self.errors += traffic.errors_sent
@@ -150,7 +150,7 @@ def _copied(counters: TrafficByKind) -> TrafficByKind:
 
 
 class VirtualHostStats:
-    """The counters of one virtual host, without its living sessions."""
+    """The counters of one virtual host, without its open sessions."""
 
     def __init__(self) -> None:
         self.totals = Stats()
@@ -170,7 +170,7 @@ class VirtualHostStats:
 
 @dataclass(slots=True)
 class AdminLoginStats:
-    """Logins to the admin listener that were refused, and addresses that were locked out of it."""
+    """Refused logins to the admin listener, and addresses that were locked out of it."""
 
     failed: int = 0
     lock_outs: int = 0
@@ -178,7 +178,7 @@ class AdminLoginStats:
 
 @dataclass(slots=True)
 class ReloadStats:
-    """The reloads of the configuration; ``last_at`` is in microseconds since 1970, the start if there was none."""
+    """The reloads of the configuration. ``last_at``: in microseconds since 1970, at first that of the start."""
 
     clock: Clock
     last_at: int = 0
@@ -190,7 +190,7 @@ class ReloadStats:
         self.last_at = self.clock.time
 
     def count(self, *, successful: bool) -> None:
-        """The configuration was read again."""
+        """Note that the configuration was read again."""
         self.clock.tick()
         self.last_at, self.last_successful = self.clock.time, successful
         self.done += successful
@@ -198,7 +198,7 @@ class ReloadStats:
 
 
 class GatewayStats:
-    """The counters of all virtual hosts; ``names`` are their keys in the configuration."""
+    """The counters of all virtual hosts. ``names``: their keys in the configuration."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)
@@ -207,13 +207,13 @@ class GatewayStats:
         self.hosts: dict[str, VirtualHostStats] = {name: VirtualHostStats() for name in (*names, NOT_LOGGED_IN)}
 
     def add_hosts(self, names: Iterable[str]) -> None:
-        """The configuration has changed. Virtual hosts that are gone stay: counters must not disappear."""
+        """Add virtual hosts of another configuration. Others stay, because counters must not disappear."""
         self._names |= frozenset(names)
         for name in self._names:
             self.hosts.setdefault(name, VirtualHostStats())
 
     def count_ended(self) -> int:
-        """Sessions that have ended, those of clients that never logged in included."""
+        """The number of sessions that have ended, including those without a login."""
         return sum(host.ended.total() for host in self.hosts.values())
 
     def label(self, virtual_host: str) -> str:
@@ -225,9 +225,9 @@ class GatewayStats:
         return self.hosts[label]
 
     def past(self) -> dict[str, Stats]:
-        """A copy of the totals by label, for the living sessions to be added.
+        """A copy of the totals by label, to which open sessions can be added.
 
-        A session that has not logged in must not be added: a counter must not move from one label to another.
+        Sessions without a login must not be added: a counter must not move from one label to another.
         """
         return {label: host.totals.copy() for label, host in self.hosts.items()}
 
@@ -246,13 +246,13 @@ class GatewayStats:
 
 
 class LoopLag:
-    """How late the event loop is. ``tick`` should be called every ``interval`` seconds."""
+    """How late the event loop is. Call ``tick`` every ``interval`` seconds."""
 
     def __init__(self, interval: float) -> None:
         self.ticks = 0
         self._interval = interval
         self._last = 0.0
-        # The last few are kept, so that a monitor that asks seldom still sees the worst.
+        # The last few, so that a monitor that seldom asks still sees the worst.
         self._delays: deque[float] = deque(maxlen=15)
 
     def start(self, now: float) -> None:
@@ -260,7 +260,7 @@ class LoopLag:
         self._last = now
 
     def tick(self, now: float) -> None:
-        """The interval is over, or should be."""
+        """Note that the interval is over, or should be."""
         self.ticks += 1
         self._delays.append(max(0.0, now - self._last - self._interval))
         self._last = now

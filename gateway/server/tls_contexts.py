@@ -1,9 +1,9 @@
-"""TLS contexts for brokers and for clients, which follow their files.
+"""TLS contexts for brokers and clients, which follow their files.
 
-Certificates are renewed while a gateway runs. `TlsContexts.look` makes a new context when a file has changed, and new
-connections use that one. If the new files cannot be used, because a tool has written only one of two yet, for example,
-the old context stays until they can, and so it does if the new certificate has expired or is not valid yet. A mounted
-secret of Kubernetes is a link whose target changes: `stat` follows it.
+Certificates are renewed while a gateway runs. If a file has changed, `TlsContexts.look` makes a new context for new
+connections. If the new files cannot be used, for example because only one of two is written yet, or if the new
+certificate has expired or is not valid yet, the old context stays until they can. A mounted secret of Kubernetes is a
+link whose target changes: `stat` follows it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _VERIFY: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "require
 # Seconds between two looks at the files.
 _INTERVAL: Final = 1.0
 
-# Seconds that a client may take to read why its handshake failed, and bytes of it that are read at once meanwhile.
+# The time in seconds for a client to read why its handshake failed, and the size of reads from it meanwhile.
 _ALERT_TIMEOUT: Final = 2.0
 _READ: Final = 16 << 10
 
@@ -45,11 +45,10 @@ TlsSettings = ServerTls | UpstreamTls
 
 
 class HandshakeAlert:
-    """The TLS alert for a client whose handshake fails: OpenSSL's reason in a form that the client understands.
+    """The TLS alert for a client whose handshake fails: OpenSSL's reason, in a form that the client understands.
 
-    The event loop, asyncio's as well as uvloop's, closes the socket of a failed handshake without sending what OpenSSL
-    has written last. So the TLS object itself hands the alert over, together with another descriptor of the socket.
-    Which connection it belongs to is in the context of the task that made this object.
+    asyncio and uvloop close the socket of a failed handshake without sending the last bytes of OpenSSL. So the TLS
+    object passes the alert on, with another descriptor of the socket. It finds this object in the context of its task.
     """
 
     of_task: Final[ContextVar[HandshakeAlert]] = ContextVar("alert")
@@ -61,34 +60,34 @@ class HandshakeAlert:
         self.of_task.set(self)
 
     def keep(self, alert: bytes) -> None:
-        """The handshake has failed, and the event loop is about to close the socket."""
+        """Note that the handshake has failed. The event loop is about to close the socket."""
         if self._connection is not None and not self._is_own:
             with contextlib.suppress(OSError):  # no descriptor is left
                 self._connection, self._is_own, self._alert = self._connection.dup(), True, alert
 
     async def send(self) -> None:
-        """Send the alert if there is one, and wait a moment until the client has read it and closed."""
+        """Send the alert, if there is one, and give the client a moment to read it and to close."""
         connection, loop = self._connection, asyncio.get_running_loop()
         if connection is None or not self._alert:
             return
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(_ALERT_TIMEOUT):
                 await loop.sock_sendall(connection, self._alert)
-                # In TLS 1.3 a client sends its first frame before the gateway has looked at its certificate. If nobody
-                # read that frame, the system would reset the connection, and the client might lose the alert.
+                # In TLS 1.3, a client sends its first frame before the gateway has checked its certificate. If that was
+                # left unread, the system would reset the connection, and the client might lose the alert.
                 connection.shutdown(socket.SHUT_WR)
                 while await loop.sock_recv(connection, _READ):
                     pass
 
     def close(self) -> None:
-        """The handshake is over."""
+        """Note that the handshake is over."""
         if self._connection is not None and self._is_own:
             self._connection.close()
         self._connection = None
 
 
 class _ListenerTlsObject(ssl.SSLObject):
-    """TLS with one client; made by `_ListenerTlsContext`."""
+    """TLS with one client. `_ListenerTlsContext` makes it."""
 
     outgoing: ssl.MemoryBIO
 
@@ -117,7 +116,7 @@ class _ListenerTlsContext(ssl.SSLContext):
 
 
 def listener_tls_context(tls: ServerTls) -> ssl.SSLContext:
-    """The context of a listener, with the errors of ``broker_tls_context``."""
+    """The context of a listener. Raises as `broker_tls_context` does."""
     context = _ListenerTlsContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version, context.maximum_version = _VERSIONS[tls.min_version], _VERSIONS[tls.max_version]
     context.set_ciphers(tls.ciphers)
@@ -134,10 +133,10 @@ def listener_tls_context(tls: ServerTls) -> ssl.SSLContext:
 
 
 class TlsContext:
-    """The context for one group of TLS settings: ``context`` is the one to use now.
+    """The present context for one group of TLS settings.
 
-    ``expires_at`` is when the first of the own certificates does, in seconds since 1970; None if that is not known.
-    ``refused`` counts the changes of the files that could not be used.
+    ``expires_at``: when the first of the own certificates expires, in seconds since 1970; None if unknown. ``refused``:
+    how often changed files could not be used.
 
     Raises:
         OSError: a file cannot be read, or its content cannot be used (ssl.SSLError).
@@ -146,9 +145,9 @@ class TlsContext:
     def __init__(self, settings: TlsSettings) -> None:
         self._settings = settings
         self._files = [value for _, value in settings if isinstance(value, Path)]
-        # Read first: if a file changes meanwhile, the next look sees it.
+        # First, so that a change during the following lines is found by the next look.
         self._seen = self._states()
-        # The files as they were when they could not be used; None if the last try succeeded.
+        # The state of files that cannot be used; None if the last attempt succeeded.
         self._unusable: list[object] | None = None
         self.refused = 0
         self.context = _make(settings)
@@ -156,7 +155,7 @@ class TlsContext:
 
     @property
     def file(self) -> Path | None:
-        """The own certificate, by which operators know it, or else the certificates to trust; None without a file."""
+        """The own certificate, or else the certificates to trust; None without files."""
         return self._settings.cert_file or self._settings.ca_file
 
     @property
@@ -166,22 +165,22 @@ class TlsContext:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the files have changed and cannot be used, so that ``context`` is of older ones."""
+        """Whether the files have changed but cannot be used."""
         return self._unusable is not None
 
     def look(self) -> bool:
-        """Make a new context if a file has changed; whether there is one. Blocks for some milliseconds."""
+        """Make a new context if a file has changed. Returns whether there is one. Blocks for some milliseconds."""
         states = self._states()
         if states == self._seen and not self.is_stale:
             return False
         self._seen = states
         try:
             context, chain = _make(self._settings), _chain(self._settings.cert_file)
-            # With the certificate that is in use already, a change of the authorities must not wait.
+            # If only the authorities have changed, that must not wait for a valid certificate.
             if chain[:1] != self._chain[:1]:
                 _refuse_invalid(chain, datetime.now(UTC))
         except OSError as error:
-            # Files that stay unusable are tried again, since two states may look the same. One line is enough.
+            # Unusable files are tried again, because two states may look the same. One log line is enough.
             if states != self._unusable:
                 self.refused += 1
                 log.error("certificate unusable", file=str(self.file), reason=error.strerror or str(error))
@@ -193,7 +192,7 @@ class TlsContext:
         return True
 
     def _states(self) -> list[object]:
-        """What changes with the files."""
+        """Changes when a file changes."""
         return [_state(file) for file in self._files]
 
 
@@ -210,7 +209,7 @@ def _make(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def _refuse_invalid(chain: list[x509.Certificate], now: datetime) -> None:
-    """Raise OSError if the own certificate, the first of the chain, has expired or is not valid yet."""
+    """Raise OSError if the own certificate, the first one, has expired or is not valid yet."""
     for own in chain[:1]:
         if own.not_valid_after_utc <= now:
             raise OSError(f"the new certificate has expired, on {own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
@@ -219,10 +218,10 @@ def _refuse_invalid(chain: list[x509.Certificate], now: datetime) -> None:
 
 
 def _chain(file: Path | None) -> list[x509.Certificate]:
-    """The certificates of a file, the own one first; none if they cannot be read."""
+    """The certificates of a file, the own one first; empty if they cannot be read."""
     if file is None:
         return []
-    # Imported here because the certificate library is large, and not every gateway has a certificate.
+    # Imported here because the library is large, and not every gateway has a certificate.
     from cryptography import x509  # noqa: PLC0415
 
     with contextlib.suppress(ValueError):  # OpenSSL takes some certificates that the library refuses
@@ -231,13 +230,13 @@ def _chain(file: Path | None) -> list[x509.Certificate]:
 
 
 class TlsContexts:
-    """The contexts that are in use, one for each group of TLS settings. Who uses one keeps it."""
+    """The contexts in use, one for each group of TLS settings. Whoever uses one keeps it."""
 
     def __init__(self) -> None:
         self._contexts: WeakValueDictionary[TlsSettings, TlsContext] = WeakValueDictionary()
-        # Those toward brokers, kept so that their files are followed before the first link and after it.
+        # For brokers. Kept, so that their files are followed even without a link.
         self._upstreams: list[TlsContext] = []
-        # A reload and the regular look may meet.
+        # A reload and the regular look may happen at the same time.
         self._lock = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
 
@@ -256,7 +255,7 @@ class TlsContexts:
         return found
 
     def prepare(self, settings: Iterable[TlsSettings | None]) -> list[TlsContext]:
-        """The contexts for all of these. Who keeps them until they are used reads no file then.
+        """The contexts for all of these settings. While the caller keeps them, ``of`` reads no file.
 
         Raises:
             GatewayError: a file cannot be read, or its content cannot be used.
@@ -267,7 +266,7 @@ class TlsContexts:
             raise GatewayError(f"the TLS files cannot be used: {error.strerror or error}") from error
 
     async def look(self) -> list[Path]:
-        """Make new contexts where files have changed; the files of those, as ``TlsContext.file`` gives them."""
+        """Make new contexts if files have changed. Returns these files, as `TlsContext.file`."""
         async with self._lock:
             contexts = list(self)
             # In a thread, because of the disk.
@@ -275,7 +274,7 @@ class TlsContexts:
         return [context.file for context, is_new in zip(contexts, changed, strict=True) if is_new and context.file]
 
     def keep_upstreams(self, upstreams: Iterable[Upstream]) -> None:
-        """Have the contexts toward these brokers from now on, and no others."""
+        """Keep the contexts for these brokers, and no others."""
         contexts = []
         for upstream in upstreams:
             if any(url.tls for url in upstream.urls):
@@ -285,15 +284,15 @@ class TlsContexts:
                     # It was valid when the configuration was read. Each link tries again.
                     file, reason = upstream.tls.cert_file or upstream.tls.ca_file, error.strerror or str(error)
                     log.error("certificate unusable", file=str(file), reason=reason)
-        # Replaced at once: a context that stays goes on with what it has counted.
+        # Replaced at the end, so that a context that stays keeps its counts.
         self._upstreams = contexts
 
     def follow_files(self) -> None:
-        """Look again and again, until ``close``."""
+        """Look for changed files until ``close``."""
         self._following = asyncio.create_task(self._follow_files(), name="certificates")
 
     async def close(self) -> None:
-        """Follow the files no longer."""
+        """Stop following the files."""
         await cancelled(self._following)
 
     async def _follow_files(self) -> None:

@@ -1,7 +1,7 @@
-"""Services beside a gateway that talk to its brokers: a look at each when it starts, and the streams of archives.
+"""Services beside a gateway that talk to its brokers: a greeting from each, and the streams of archives.
 
-Streams are declared with the operator's users while clients are served. `try_archives` is for `stomp-gateway check`: it
-tells whether that would succeed, and changes nothing in the broker.
+Streams are declared while clients are served. `try_archives` is for `stomp-gateway check`: it tells whether a
+declaration would succeed, and changes nothing in the broker.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _FILES: Final = 10
 
 
 class BrokerService(Service["Gateway"]):
-    """Has work that begins with the gateway, and for which nobody waits: clients are served meanwhile."""
+    """Has work that begins with the gateway, while clients are served."""
 
     def __init__(self) -> None:
         self._work: asyncio.Task[None] | None = None
 
     async def stop(self) -> None:
-        """Give up what is not done yet."""
+        """Cancel the work."""
         await cancelled(self._work)
 
 
@@ -58,14 +58,13 @@ class BrokerService(Service["Gateway"]):
 
 
 class BrokerGreetings(BrokerService):
-    """Has each broker greet once, for whoever reads the log.
+    """Logs a greeting from each broker, once.
 
-    A greeting needs no login, and its connection is closed at once. Of a broker that does not greet, its circuit knows
-    from then on, and has the line.
+    A greeting needs no login. If a broker does not answer, its circuit notes it and logs the reason.
     """
 
     async def start(self, gateway: Gateway) -> None:
-        """Begin, and do not wait."""
+        """Begin, without waiting."""
         self._work = asyncio.create_task(_greet_all(gateway), name="greetings of brokers")
 
 
@@ -94,17 +93,17 @@ async def _greet(dialer: Dialer, circuit: Circuit, virtual_hosts: list[VirtualHo
 
 
 class ArchiveStreams(BrokerService):
-    """Declares the streams that keep messages (`archives`), and their bindings, with the operator's users.
+    """Declares the streams of `archives` and their bindings, with the operator's users, at the start and after reloads.
 
-    At the start and at each reload. What cannot be declared is logged, and tried again until it can.
+    A failure is logged, and the declaration is tried again until it succeeds.
     """
 
     async def start(self, gateway: Gateway) -> None:
-        """Begin, and do not wait."""
+        """Begin, without waiting."""
         await self.reload(gateway.config)
 
     async def reload(self, config: GatewayConfig) -> InUse:
-        """Declare what another configuration has. What it has no longer stays in the broker."""
+        """Declare the streams of another configuration. Others stay in the broker."""
         await self.stop()
         if any(virtual_host.archives for virtual_host in config.resolved_virtual_hosts()):
             self._work = asyncio.create_task(_declare_all(config), name="streams of archives")
@@ -136,7 +135,7 @@ async def _declare_until_done(virtual_host: VirtualHost, archive: Archive) -> No
 
 
 async def _declare(connection: Connection, archive: Archive, topic_exchange: bytes) -> None:
-    """Declare the stream unless it is there, and bind it. One that is there stays as its owner wants it."""
+    """Declare the stream unless it exists, and bind it. An existing stream keeps its properties."""
     channel = await connection.channel()
     try:
         queue = await channel.get_queue(archive.stream)
@@ -152,14 +151,14 @@ async def _declare(connection: Connection, archive: Archive, topic_exchange: byt
 
 
 async def _require_stream(queue: AbstractQueue) -> None:
-    """Only a stream takes an offset; any other queue refuses, and loses nothing."""
+    """Fail unless the queue is a stream: only a stream accepts an offset."""
     tag = await queue.consume(_ignore, arguments={"x-stream-offset": "next"})
     with suppress(*CONNECTION_EXCEPTIONS):
         await queue.cancel(tag)
 
 
 async def _ignore(_message: object) -> None:
-    """What comes before the consumer is cancelled stays in the stream."""
+    """Take messages until the consumer is cancelled. They stay in the stream."""
 
 
 def _arguments(archive: Archive) -> HeadersType:
@@ -173,7 +172,7 @@ def _arguments(archive: Archive) -> HeadersType:
 
 
 async def try_archives(virtual_hosts: Iterable[VirtualHost]) -> list[tuple[str, str]]:
-    """A line for each archive that tells what was found, and what to do if it cannot be declared; empty if it can."""
+    """Two lines for each archive: what was found, and what to do if it cannot be declared; empty if it can."""
     archives = [(virtual_host, archive) for virtual_host in virtual_hosts for archive in virtual_host.archives]
     return [*await asyncio.gather(*(_try_archive(*each) for each in archives))]
 
@@ -186,7 +185,7 @@ async def _try_archive(virtual_host: VirtualHost, archive: Archive) -> tuple[str
             return f"{about}: yes, {await _found(connection, archive, virtual_host.default_topic_exchange)}", ""
     except (ShipError, *CONNECTION_EXCEPTIONS) as error:
         advice = "Correct user under archives if the broker refuses the login."
-        if "ACCESS_REFUSED" in reason_of(error) and not isinstance(error, ShipError):  # which is of the login
+        if "ACCESS_REFUSED" in reason_of(error) and not isinstance(error, ShipError):  # that would be the login
             advice = (
                 f"Give {user} the permissions configure, write and read on {archive.stream}, and read on the exchanges "
                 f"of its destinations: rabbitmqctl set_permissions -p {broker.virtual_host} {user} CONF WRITE READ."
@@ -199,14 +198,14 @@ async def _try_archive(virtual_host: VirtualHost, archive: Archive) -> tuple[str
 
 
 async def _found(connection: Connection, archive: Archive, topic_exchange: bytes) -> str:
-    """Whether the stream is there or can be declared; raises the broker's error otherwise."""
+    """Whether the stream exists or can be declared. Raises the broker's error otherwise."""
     channel = await connection.channel()
     try:
         queue = await channel.get_queue(archive.stream)
     except ChannelNotFoundEntity:
         found = "it can be declared"
         channel = await connection.channel()
-        # A stream cannot be exclusive: the broker refuses it, but only to who may declare one.
+        # A stream cannot be exclusive. The broker refuses that (406) if the user may declare a stream.
         with suppress(ChannelPreconditionFailed):
             await channel.declare_queue(archive.stream, exclusive=True, arguments={"x-queue-type": "stream"})
     else:
@@ -217,7 +216,7 @@ async def _found(connection: Connection, archive: Archive, topic_exchange: bytes
     for destination in archive.destinations:
         exchange, _ = parse(destination.encode()).route(topic_exchange)
         await channel.get_exchange(exchange.decode())
-        # A binding that does not exist can be removed by whoever may make one.
+        # To remove a binding that does not exist, the user needs the same permissions as to make one.
         aiormq_channel = await channel.get_underlay_channel()
         await aiormq_channel.queue_unbind(archive.stream, exchange.decode(), f"check-{secrets.token_hex(8)}")
     return found

@@ -1,4 +1,4 @@
-"""The running gateway: listeners, all clients, the link pool, and an orderly end."""
+"""The running gateway: listeners, clients, links, and an orderly end."""
 
 from __future__ import annotations
 
@@ -36,21 +36,24 @@ from gateway.server.stats import GatewayStats, LoopLag
 
 log = structlog.get_logger("gateway")
 
-# In seconds: how often deadlines without a timer of their own are checked, how often the journal is written at least,
-# and how often a stopping gateway checks for sessions that have ended.
+# In seconds: between two checks of deadlines, between two writes of the journal, and between two looks of a stopping
+# gateway for sessions that have ended.
 _CHECK_INTERVAL: Final = 1.0
 _JOURNAL_INTERVAL: Final = 0.25
 _DRAIN_INTERVAL: Final = 0.05
 _CHECKS_PER_MINUTE: Final = 60
 
-# Seconds between two sessions, if there is time for it. So a few sessions end at once, and a thousand take ten seconds.
+# Seconds between two sessions, if time allows. So a few sessions end at once, and a thousand take ten seconds.
 _DRAIN_STEP: Final = 0.01
 
 
 class Gateway(Served):
     """All parts of a gateway.
 
-    As one of several workers it has a number, ``bind`` gives it listening sockets, and ``counts`` are those of all.
+    Args:
+        worker: its number, if there are several.
+        bind: makes the listening sockets.
+        counts: shared by all workers.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class Gateway(Served):
         self.journal = Journal(config, worker)
         super().__init__(config, self.journal.clock, LogLevel(config.logging, worker))
         self._worker = worker
-        # Names that mean the default virtual host where no virtual host has them.
+        # Names of the default virtual host, unless another virtual host has them.
         self._local_names = self._names_in_use(config)
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -97,14 +100,14 @@ class Gateway(Served):
         self.traces = self._context.traces
         # Connections with a session.
         self.clients: Collection[ClientConnection] = self._context.clients
-        # Their deadlines are being checked.
+        # Whether their deadlines are being checked.
         self._is_sweeping = False
         self._memory = MemoryTrim(self.stats.count_ended, lambda: not self.clients, self._loop.time, find_trim())
         self._listeners = Listeners(self._context, self.tls_contexts, counts, bind)
 
     @property
     def closing(self) -> int:
-        """Number of connections that are not closed yet though their session is over."""
+        """The number of connections that are still open although their session has ended."""
         return len(self._context.closing)
 
     def _find_virtual_host(self, host: str | None) -> VirtualHost | None:
@@ -117,7 +120,7 @@ class Gateway(Served):
         return local_names() if config.local_aliases else frozenset()
 
     async def readiness(self) -> Readiness:
-        """Whether clients can be served, and why not."""
+        """Whether clients can be served, and if not, why."""
         virtual_hosts = await self._readiness.states()
         if self.is_stopping:
             return Readiness(("draining",), virtual_hosts)
@@ -127,7 +130,7 @@ class Gateway(Served):
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Host and port of every open listener that has them."""
+        """Host and port of every open TCP listener."""
         return self._listeners.addresses
 
     def _spawn(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
@@ -145,9 +148,9 @@ class Gateway(Served):
         """Open the journal, then the listeners.
 
         Raises:
-            JournalError: a directory that the configuration names for the journal cannot be used.
-            JournalKeyError: the key that logins are hashed with there cannot be used.
-            ListenError: a listener cannot be opened; journal and other listeners are closed again.
+            JournalError: a directory of the journal cannot be used.
+            JournalKeyError: the key for the journal's hashes of logins cannot be used.
+            ListenError: a listener cannot be opened. Journal and other listeners are closed again.
         """
         await self._prepare_selectors(self.config)
         self.journal.start()
@@ -171,7 +174,7 @@ class Gateway(Served):
 
     @staticmethod
     async def _prepare_selectors(config: GatewayConfig) -> None:
-        """Load what reads selectors if there may be some, beside the event loop: it takes a tenth of a second."""
+        """Load the parser of selectors if some virtual host allows them, in a thread: it takes 0.1 seconds."""
         if any(virtual_host.selectors for virtual_host in config.resolved_virtual_hosts()):
             await asyncio.to_thread(prepare_selectors)
 
@@ -188,7 +191,7 @@ class Gateway(Served):
         try:
             changes = await self._listeners.change(config.listeners)
         except BaseException:
-            # Also when the gateway stops meanwhile.
+            # Also if the gateway stops meanwhile.
             journal.discard()
             raise
         self.log_level.configure(config.logging)
@@ -229,10 +232,10 @@ class Gateway(Served):
         guarded(self, self._memory.sweep)
 
     def _sweep_clients(self) -> Iterator[tuple[ClientConnection, Callable[[], None]]]:
-        """Ten thousand take 100 ms: others have their turn in between."""
+        """Check the deadlines of all clients, as paced work, because ten thousand take 100 ms."""
         remaining = list(self.clients)
         while remaining:
-            # Not kept: if thousands go meanwhile, each is freed at its end, and not all at the end of this.
+            # No reference is kept, so that clients that leave meanwhile are freed one by one.
             client = remaining.pop()
             yield client, partial(self._time_passed, client)
         self._is_sweeping = False
@@ -241,7 +244,7 @@ class Gateway(Served):
         client.time_passed(self._loop.time())
 
     def failed(self, error: Exception) -> None:
-        """A fault in work that belongs to no session: it is logged, and done again the next time."""
+        """Log a fault in periodic work that belongs to no session."""
         log.error("internal error", exc_info=error)
 
     async def begin_stop(self) -> int:
@@ -257,7 +260,7 @@ class Gateway(Served):
             await asyncio.sleep(delay)
 
     async def stop(self) -> None:
-        """Accept no clients, let sessions finish for at most ``drain_timeout``, and close the links."""
+        """Accept no clients, let sessions finish within ``drain_timeout``, and close the links."""
         self.is_stopping = True
         self._listeners.close()
         log.info("draining", sessions=len(self.clients))
@@ -267,17 +270,17 @@ class Gateway(Served):
         await drain_clients(self.clients, min(self.config.drain_spread, timeout / 2))
         while (self.clients or self.closing or self._tasks) and self._loop.time() < deadline:
             if self._tasks:
-                # All of them must end. To wait for any would cost as much as there are, each time.
+                # All must end. Waiting for any of them would look at all of them each time.
                 await asyncio.wait([next(iter(self._tasks))], timeout=deadline - self._loop.time())
             else:
-                # A session that waits for confirms has no task; it ends when the broker answers.
+                # A session that waits for confirms has no task. It ends when the broker answers.
                 await asyncio.sleep(_DRAIN_INTERVAL)
         for client in tuple(self.clients):
             guarded(client, client.abort)
-        # These now include the clients from before.
+        # These now include the clients above.
         for client in tuple(self._context.closing):
             guarded(client, client.abort)
-        # Links are given back by work that may wait for its turn.
+        # Some sessions give their links back as paced work.
         self._context.paced.finish()
         self._context.turns.finish()
         await all_done(self, self._last_tasks(), self.pool.close(), self._readiness.close(), self._memory.close())
@@ -291,15 +294,15 @@ class Gateway(Served):
         log.info("stopped")
 
     async def _last_tasks(self) -> None:
-        """Wait for the links of those who had their own, as for those that are shared."""
+        """Wait for the dedicated links to close, as long as for shared ones."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT)
 
 
 async def drain_clients(clients: Iterable[ClientConnection], spread: float) -> None:
-    """Drain clients one after the other, over at most ``spread`` seconds; each works as before until its turn.
+    """Drain clients one after the other, over at most ``spread`` seconds. Each continues as before until its turn.
 
-    Returns when the last one has begun to finish its work. Clients that have gone by themselves take no time.
+    Returns when the last one has begun to finish its work. Clients that leave by themselves take no time.
     """
     waiting = tuple(clients)
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The listeners of a gateway: open from the start, and changed when the configuration is reloaded."""
+"""The listeners of a gateway: opened at the start, and changed by a reload."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = structlog.get_logger("gateway")
 
 @dataclass(frozen=True, slots=True)
 class ListenerChanges:
-    """What `Listeners.change` did, by the configured addresses."""
+    """The configured addresses of the listeners that `Listeners.change` has opened, changed and closed."""
 
     opened: tuple[ListenAddress, ...]
     changed: tuple[ListenAddress, ...]
@@ -36,9 +36,10 @@ class ListenerChanges:
 
 
 class Listeners:
-    """All listeners of one gateway. Their connections become clients of ``context``, and count in ``counts``.
+    """All listeners of one gateway.
 
-    ``bind`` makes their sockets.
+    ``context``: for their clients. ``contexts``: for TLS. ``counts``: count their connections. ``bind``: makes their
+    sockets.
     """
 
     def __init__(self, context: ServerContext, contexts: TlsContexts, counts: Counts, bind: Bind | None = None) -> None:
@@ -46,27 +47,27 @@ class Listeners:
         self._counts = counts
         self._context = context
         self._contexts = contexts
-        # Each with its WebSocket connections that have no client yet.
+        # For each, the WebSocket connections that have no client yet.
         self._open: dict[OpenListener, set[asyncio.Transport]] = {}
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Host and port of every open listener that has them."""
+        """Host and port of every open TCP listener."""
         return [address for listener in self._open for address in listener.addresses]
 
     @property
     def are_open(self) -> bool:
-        """Whether there is any."""
+        """Whether any listener is open."""
         return bool(self._open)
 
     async def open(self, listeners: Sequence[Listener]) -> list[ListenAddress]:
-        """Open all of these, and return the configured addresses of those that this machine can have.
+        """Open these listeners. Returns the configured addresses, without those that this machine cannot have.
 
         Raises:
-            ListenError: one cannot be opened; the others are closed again, and have accepted no client.
+            ListenError: one cannot be opened. The others are closed again, and have accepted no client.
         """
         opened: dict[OpenListener, set[asyncio.Transport]] = {}
-        # Also when the gateway stops meanwhile: a name lookup may take long.
+        # Also if the gateway stops meanwhile, because a name lookup may take long.
         with contextlib.ExitStack() as closing:
             for listener in listeners:
                 handshakes: set[asyncio.Transport] = set()
@@ -99,13 +100,13 @@ class Listeners:
         return [one.settings.address for one in opened]
 
     async def change(self, listeners: Sequence[Listener]) -> ListenerChanges:
-        """Open those of new addresses, close those whose address is gone, and use the settings of all others.
+        """Open listeners for new addresses, close those whose address is gone, and use the settings of all others.
 
-        Settings are for new connections. Those of a listener that is closed go on, but for WebSocket handshakes.
+        Settings are for new connections. Connections of a closed listener continue, except WebSocket handshakes.
 
         Raises:
             GatewayError: a new listener cannot be opened, a TLS file cannot be used, or a socket cannot be given to its
-                group; nothing has changed.
+                group. Nothing has changed.
         """
         left, kept, new = list(self._open), [], []
         for listener in listeners:
@@ -116,7 +117,7 @@ class Listeners:
                 left.remove(found)
                 kept.append((found, listener))
         refuse_moves(new, (one.settings.address for one in left))
-        # Held until the listeners use them, so that no file has to be read below.
+        # Held until the listeners use them, so that no file is read below.
         _held = self._contexts.prepare(listener.tls for listener in listeners)
         with contextlib.ExitStack() as on_failure:
             for one, listener in kept:
@@ -149,13 +150,13 @@ class Listeners:
             transport.abort()
 
     def close(self) -> None:
-        """Accept nothing more. Connections go on, but for WebSocket handshakes."""
+        """Accept nothing more. Connections continue, except WebSocket handshakes."""
         for one in tuple(self._open):
             self._close(one)
 
 
 def is_served_by_ipv4(address: ListenAddress, listeners: Sequence[Listener]) -> bool:
-    """Whether the address is ``::``, and a listener on the same port has 0.0.0.0."""
+    """Whether the address is ``::`` and there is a listener for 0.0.0.0 on the same port."""
     if not isinstance(address, SocketAddress) or address.host != "::":
         return False
     ipv4 = SocketAddress("0.0.0.0", address.port)  # noqa: S104 - nothing is listened on here
@@ -163,10 +164,10 @@ def is_served_by_ipv4(address: ListenAddress, listeners: Sequence[Listener]) -> 
 
 
 def refuse_moves(new: Sequence[Listener], gone: Iterable[ListenAddress]) -> None:
-    """A port cannot go from one address to another: the old one has to be closed before the new one can be opened.
+    """Refuse to move a port to another address: the old one would have to be closed first.
 
     Raises:
-        GatewayError: one would.
+        GatewayError: a port would move.
     """
     ports = {address.port: address for address in gone if isinstance(address, SocketAddress) and address.port}
     for address in (listener.address for listener in new):

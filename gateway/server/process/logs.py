@@ -1,11 +1,11 @@
 """Logging: structlog for the gateway, and the standard library's records through the same processors.
 
-Log lines go to standard error, apart from a command's output. Two things keep passcodes out: tracebacks show no local
-variables, and credentials in URLs are blanked in every text, because libraries put a connection's URL into their
-messages. Texts of clients can neither begin a line nor move a terminal: what is not printable is escaped.
+Lines go to standard error. Passcodes stay out of them: tracebacks show no local variables, and credentials in URLs are
+blanked, because libraries put a connection's URL into their messages. Characters that are not printable are escaped, so
+a client's text can neither begin a line nor control a terminal.
 
-A session writes two lines, and many come at once. So the gateway's own lines go straight to the stream, without a
-record of the standard library, and a line for people that needs no colours is put together here.
+Many sessions may begin at once, with two lines each. So the gateway's own lines go straight to the stream, without a
+record of the standard library, and lines without colours are formatted here.
 
 An operator may change the level for a while, without a restart.
 """
@@ -35,20 +35,20 @@ _URL_CREDENTIALS = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/@]*@", re
 # Values with one of these in them are quoted.
 _MUST_BE_QUOTED: Final = re.compile("[ \t=\r\n\"']")
 
-# What has a place of its own in a line, or several lines.
+# Keys with a place of their own in a line, or with several lines.
 _UNUSUAL: Final = frozenset(("exception", "stack", "exc_info", "logger", "logger_name", ""))
 
 
 LEVELS: Final[tuple[str, ...]] = get_args(Logging.model_fields["level"].annotation)
 
 CONFIGURED: Final = "configured"
-"""In place of a level: that of the configuration."""
+"""Instead of a level: that of the configuration."""
 
 
 def configure_logs(settings: Logging, stream: TextIO | None = None, worker: int | None = None) -> None:
     """Send all log lines of this process to one stream, by default standard error. May be called again.
 
-    With several workers each line tells the number of the one that wrote it.
+    ``worker``: its number, in each line, if there are several.
     """
     out = sys.stderr if stream is None else stream
     level = logging.getLevelNamesMapping()[settings.level.upper()]
@@ -80,26 +80,26 @@ def configure_logs(settings: Logging, stream: TextIO | None = None, worker: int 
 
 
 def log_warnings(config: GatewayConfig) -> None:
-    """Log what `check` warns of."""
+    """Log the warnings of `check`."""
     for warning in config.warnings:
         structlog.get_logger("gateway").warning("configuration warning", warning=str(warning))
 
 
 class _Lines:
-    """Writes finished lines to the stream of a handler, which may write at the same time, in another thread."""
+    """Writes finished lines to the stream of a handler, which may write at the same time in another thread."""
 
     def __init__(self, handler: logging.Handler, stream: TextIO) -> None:
         self._handler = handler
         self._stream = stream
 
     def info(self, line: str) -> None:
-        """Write a line. If the stream does not take it, the gateway goes on without."""
+        """Write a line. An error is ignored."""
         self._handler.acquire()
         try:
             self._stream.write(line + "\n")
             self._stream.flush()
         except (OSError, ValueError):
-            # The disk is full, or nobody reads the pipe any more.
+            # The disk is full, or nobody reads the pipe.
             pass
         finally:
             self._handler.release()
@@ -122,7 +122,7 @@ def _renderer(settings: Logging, out: TextIO) -> Processor:
 
 
 def _plain_line(console: Processor, logger: WrappedLogger, method: str, event: EventDict) -> ProcessorReturnValue:
-    """What ``console`` makes without colours, in a quarter of the time; anything unusual is left to it."""
+    """The same line as ``console`` makes, in a quarter of the time. Unusual events are left to it."""
     if not _UNUSUAL.isdisjoint(event):
         return console(logger, method, event)
     time, level, text = event.pop("timestamp"), event.pop("level"), event.pop("event")
@@ -161,9 +161,9 @@ def _escaped(text: str) -> str:
 
 
 class LogLevel:
-    """The level of one process: that of the configuration, or another one until a moment.
+    """The level of one process: that of the configuration, or for a while that of an operator.
 
-    ``tell`` learns each change by an operator, and its end: the level, or None for the configured one.
+    ``tell``: called with each change by an operator, and at its end: the level, or None for the configured one.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class LogLevel:
         self._settings = settings
         self._worker = worker
         self._tell = tell
-        # In place of the configured one; and until when, in seconds since the epoch.
+        # The level of an operator, and until when, in seconds since the epoch.
         self.changed: str | None = None
         self._until = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -187,7 +187,7 @@ class LogLevel:
         }
 
     def configure(self, settings: Logging) -> None:
-        """The configuration was read again. Another level in it counts at once, and ends that of the operator."""
+        """Use another configuration. A new level in it counts at once, and replaces an operator's."""
         if settings.level != self._settings.level:
             self._forget()
         if settings != self._settings:
@@ -195,12 +195,12 @@ class LogLevel:
             self.use(self.changed)
 
     def use(self, level: str | None) -> None:
-        """Write lines from this level on; None: as configured."""
+        """Use a level; None for the configured one."""
         self.changed = level
         configure_logs(self._settings.model_copy(update={"level": level or self._settings.level}), worker=self._worker)
 
     def change(self, level: str, seconds: float, asked_by: str) -> None:
-        """Use a level for so many seconds, or `CONFIGURED` at once."""
+        """Use a level for ``seconds``, or end that with `CONFIGURED`."""
         self._forget()
         if level == CONFIGURED:
             self._restore(asked_by)
@@ -214,14 +214,14 @@ class LogLevel:
         self._set(None, asked_by)
 
     def _set(self, level: str | None, asked_by: str, **details: object) -> None:
-        # Whoever reads the log shall find the change, whatever is written before and after it.
+        # At level info, so that the change is always in the log.
         self.use("info")
         log.info("log level changed", new_level=level or self._settings.level, asked_by=asked_by, **details)
         self.use(level)
         self._tell(level)
 
     def _forget(self) -> None:
-        """Let nothing end later."""
+        """Forget an operator's level, and its timer."""
         self.changed = None
         if self._timer is not None:
             self._timer.cancel()

@@ -1,13 +1,12 @@
-"""When Python's garbage collector runs, and when the C library gives memory back to the system.
+"""When Python's garbage collector runs, and when the C library returns memory to the system.
 
-A collection stops the event loop: with 1,500 sessions for 100 ms and more. Python's own rule collects everything each
-time when a quarter more objects live than before, so in the middle of a flood of logins. Here it looks only at what is
-new: once a second what has outlived a collection is frozen. Its reference count still frees it. Sessions are in no
-reference cycle (see `Session.forget`), so there is little that only a collection could free.
+A collection stops the event loop: with 1,500 sessions for 100 ms and more. By its own rule, Python collects everything
+whenever there are a quarter more objects, so in the middle of a flood of logins. Here, only new objects are collected:
+once a second, those that outlived a collection are frozen. Reference counts still free them. Sessions are in no
+reference cycle (see `Session.forget`), so only a collection could free little.
 
-What clients sent is freed when they go, but the C library keeps what lies below something that lives on: after 1,900
-clients with half a CONNECT each, 200 MB. ``malloc_trim`` of glibc gives back every whole page that is free. Other C
-libraries do not have it; with them nothing is done here.
+After clients have gone, the C library keeps freed memory below anything that is still in use: after 1,900 clients with
+half a CONNECT each, 200 MB. ``malloc_trim`` of glibc returns every free page. Other C libraries do not have it.
 """
 
 from __future__ import annotations
@@ -21,26 +20,26 @@ from typing import Final
 
 from gateway.server.paced_work import PeriodicTimer
 
-# Everything is collected when there are twice as many blocks of memory as after the last time, and so many more. What
-# lies in reference cycles by then, such as closed links, has at most some 50 MB.
+# Everything is collected when there are twice as many memory blocks as after the last time, and this many more. Until
+# then, reference cycles, such as closed links, take at most about 50 MB.
 _MORE: Final = 500_000
 
-# A client that is there is no garbage: that many blocks of memory are its own.
+# The memory blocks of a client, which are not garbage.
 _OF_CLIENT: Final = 300
 
-# After so many new objects Python collects those, in about a millisecond, and never the older ones by itself.
+# After this many new objects, Python collects them, in about a millisecond. It never collects older ones by itself.
 _NEW: Final = 2000
 _NEVER: Final = 1 << 30
 _COLLECTION_INTERVAL: Final = 1.0  # seconds
 
 
-# So many clients are worth it, and so many seconds after the first look that saw as many, most of those who go together
-# are gone. This also bounds how often it is done. For 200 MB it takes 30 ms.
+# The least number of clients that have ended, and the wait in seconds after that, in which others may go with them. It
+# also bounds how often memory is trimmed. For 200 MB that takes 30 ms.
 _MANY: Final = 200
 _WAIT: Final = 5.0
 
-# From glibc's malloc.h: how many free bytes at the end of the heap are kept, and from which size on a block is not part
-# of the heap, and so goes back as a whole.
+# From glibc's malloc.h: the free bytes that are kept at the end of the heap, and the least size of a block that is not
+# part of the heap, and so is returned as a whole.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _KEPT: Final = 8 << 20
@@ -48,16 +47,13 @@ _LARGE_BLOCK: Final = 4 << 20
 
 
 def collect_all() -> None:
-    """Collect everything, what is frozen too."""
+    """Collect everything, including frozen objects."""
     gc.unfreeze()
     _ = gc.collect()
 
 
 class GarbageCollection:
-    """Freezes once a second what is not new. ``clients`` are those that are there, in a live view.
-
-    ``blocks`` counts the blocks of memory in use.
-    """
+    """Freezes older objects once a second. ``clients``: a live view. ``blocks``: counts the memory blocks in use."""
 
     def __init__(self, clients: Collection[object], blocks: Callable[[], int] = sys.getallocatedblocks) -> None:
         self._clients = clients
@@ -65,12 +61,12 @@ class GarbageCollection:
         self._most = 0
 
     def start(self) -> None:
-        """Take over from Python's own rule. To be called when all that the program consists of is there."""
+        """Replace Python's own rule. Call it after the start of the program."""
         gc.set_threshold(_NEW, _NEVER, _NEVER)
         self.sweep()
 
     def sweep(self) -> None:
-        """Called about once a second."""
+        """Call it about once a second."""
         if self._count() > self._most:
             collect_all()
             self._most = self._twice()
@@ -87,7 +83,7 @@ class GarbageCollection:
 
 
 def collect_garbage(clients: Collection[object]) -> PeriodicTimer:
-    """Decide from now on when garbage is collected, until the timer is stopped; ``clients`` is a live view."""
+    """Control the garbage collector until the timer is stopped. ``clients``: a live view."""
     garbage_collection = GarbageCollection(clients)
     garbage_collection.start()
     return PeriodicTimer(_COLLECTION_INTERVAL, garbage_collection.sweep)
@@ -99,10 +95,10 @@ def find_trim() -> Callable[[int], int] | None:
 
 
 def keep_freed() -> None:
-    """Let the C library keep some of what is freed. Nothing is done if it cannot.
+    """Let the C library keep some of the freed memory, if it can.
 
-    glibc gives a large block back to the system at once, and the next read of a client would have every page of its
-    block made anew by the kernel: with bodies of 64 KiB that took a fifth of all time.
+    glibc returns a large block to the system at once, and then the kernel has to make every page anew for a client's
+    next read: with bodies of 64 KiB, that took a fifth of all time.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
@@ -111,10 +107,10 @@ def keep_freed() -> None:
 
 
 class MemoryTrim:
-    """Calls ``trim`` some seconds after many clients have ended, in a thread, where it does not stop the event loop.
+    """Calls ``trim`` in a thread some seconds after many clients have ended.
 
-    ``ended`` counts the clients that have ended, ``is_idle`` tells that there are none now: only then is all garbage
-    collected, because that stops the event loop.
+    ``ended``: counts the clients that have ended. ``is_idle``: whether there are no clients. Only then is all garbage
+    collected first, because that stops the event loop.
     """
 
     def __init__(
@@ -133,7 +129,7 @@ class MemoryTrim:
         self._trimming: asyncio.Future[int] | None = None
 
     def sweep(self) -> None:
-        """Called about once a second."""
+        """Call it about once a second."""
         if self._trim is None or (self._trimming is not None and not self._trimming.done()):
             return
         now, ended = self._clock(), self._ended()

@@ -1,4 +1,4 @@
-"""Whether clients can be served at this moment, and why not; for each virtual host and each of its brokers."""
+"""Whether clients can be served, and if not, why; for each virtual host and its brokers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gateway.server.broker.link_pool import LinkPool
 from gateway.server.broker.probe import greets
 from gateway.server.stats import GatewayStats
 
-# In seconds: how long it is believed that a broker answers, and that it does not; how long a broker may take to answer;
-# and how long whoever asks waits for news of brokers of which something is known.
+# In seconds: how long an answer of a broker counts, and the lack of one; the time for an answer; and how long a request
+# waits for news of brokers about which something is known.
 _KEEP_SUCCESS: Final = 5.0
 _KEEP_FAILURE: Final = 1.0
 _CONNECT_TIMEOUT: Final = 2.0
@@ -25,14 +25,15 @@ _PATIENCE: Final = 0.25
 
 
 MOST_WORKERS_DIE: Final = "most workers keep dying"
-"""Why several workers are not ready although one may serve at this moment."""
+"""Why several workers are not ready, although some may serve clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """One broker of a virtual host: whether it answers, or why not, and how many links of the virtual host it has.
+    """One broker of a virtual host.
 
-    ``alarm`` is the broker's own text while it has a memory or disk alarm.
+    ``reason``: why it does not answer, or empty. ``links``: how many the virtual host has. ``alarm``: the broker's text
+    while it has a memory or disk alarm.
     """
 
     broker: BrokerUrl
@@ -48,9 +49,9 @@ class BrokerState:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Why clients cannot be served, in words (no ``reasons`` if they can), and the brokers of each virtual host.
+    """The reasons why clients cannot be served, if any, and the brokers of each virtual host.
 
-    ``warnings`` tell of faults that leave the gateway able to serve.
+    ``warnings``: faults with which clients can be served.
     """
 
     reasons: tuple[str, ...] = ()
@@ -59,7 +60,7 @@ class Readiness:
 
     @classmethod
     def of_brokers(cls, virtual_hosts: Mapping[str, tuple[BrokerState, ...]]) -> Readiness:
-        """Ready if a broker of any virtual host answers, or there are none."""
+        """Ready if a broker of any virtual host answers, or if there are no virtual hosts."""
         states = [state for states in virtual_hosts.values() for state in states]
         reasons = [] if any(state.is_up for state in states) else [f"{each.broker}: {each.reason}" for each in states]
         return cls(tuple(dict.fromkeys(reasons)), virtual_hosts)
@@ -74,23 +75,22 @@ class Readiness:
         return any(state.is_up for state in self.virtual_hosts[virtual_host])
 
     def of(self, virtual_host: str) -> Readiness:
-        """The same for the clients of one virtual host."""
+        """The readiness for the clients of one virtual host."""
         states = self.virtual_hosts[virtual_host]
         reasons = () if self.is_up(virtual_host) else tuple(f"{state.broker}: {state.reason}" for state in states)
         return Readiness(self.reasons or reasons, {virtual_host: states}, self.warnings)
 
     @property
     def down(self) -> list[str]:
-        """The virtual hosts of which no broker answers."""
+        """The virtual hosts without a broker that answers."""
         return [name for name in self.virtual_hosts if not self.is_up(name)]
 
 
 class ReadinessProbe:
-    """Knows which brokers answer: from the pool's links and dials, and otherwise from probes of its own.
+    """Knows which brokers answer: from links and dials, and otherwise from probes, which run only while somebody asks.
 
-    Of a broker that answered, a probe wants a TCP connection only, which RabbitMQ does not log. A broker that did not
-    answer must greet it in AMQP, since one that hangs takes TCP connections too. There are
-    no probes while nobody asks.
+    If a broker answered before, a probe only opens a TCP connection, which RabbitMQ does not log. Otherwise the broker
+    must greet in AMQP, because one that hangs still accepts TCP connections.
     """
 
     def __init__(
@@ -108,11 +108,11 @@ class ReadinessProbe:
         self._is_closed = False
 
     async def states(self) -> dict[str, tuple[BrokerState, ...]]:
-        """The brokers of each virtual host. News that are slow to come are in the next answer."""
+        """The brokers of each virtual host. Slow news are left to the next call."""
         virtual_hosts = tuple(self._virtual_hosts())
         if not self._is_closed:
             self._start_probes(virtual_hosts)
-        # Requests that come meanwhile wait for the same probes.
+        # Further requests wait for the same probes.
         if unknown := [probe for circuit, probe in self._probes.items() if circuit.known_at is None]:
             await asyncio.wait(unknown)
         if self._probes:
@@ -144,7 +144,7 @@ class ReadinessProbe:
         return circuit.known_at is None or self._clock() - circuit.known_at > keep
 
     def _state(self, circuit: Circuit, links: int) -> BrokerState:
-        """An open link proves that the broker is there, whatever happened to a dial."""
+        """The state of a broker. An open link proves that it is up, whatever a dial found."""
         broker = circuit.broker
         return BrokerState(broker, "" if links else circuit.reason, links, self._pool.alarms.of(broker))
 
@@ -165,7 +165,7 @@ class ReadinessProbe:
             del self._probes[circuit]
 
     async def _connect(self, url: BrokerUrl, seconds: float) -> str:
-        """Open a TCP connection and close it; the error if it fails."""
+        """Open a TCP connection and close it. Returns the error, or an empty text."""
         try:
             async with asyncio.timeout(seconds):
                 plain = await self._pool.dialer.resolver.connected(url.host, url.port)
@@ -177,7 +177,7 @@ class ReadinessProbe:
         return ""
 
     async def close(self) -> None:
-        """Probe nothing any more."""
+        """Stop probing."""
         self._is_closed = True
         probes = list(self._probes.values())
         for probe in probes:

@@ -1,4 +1,4 @@
-"""Reading the configuration again while the gateway runs: all of it counts, or none of it."""
+"""Reading the configuration again while the gateway runs: it is applied completely or not at all."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("gateway")
 
-# Keys at the top of the file that take effect; the plain ones are reported by their names. Any other key needs a
-# restart, until somebody lets it take effect and puts it here.
+# Top-level keys that a reload applies. Changes of plain ones are reported under their names. All others need a restart.
 _PLAIN: Final = (
     "default_vhost", "local_aliases", "admin", "logging", "failed_logins", "drain_delay", "drain_spread",
     "drain_timeout", "worker_timeout",
@@ -35,7 +34,7 @@ KEPT_UNTIL_RESTART: Final = {
     "admin": ("address", "socket_mode", "socket_group"),
     "journal": ("node", "rotate_bytes", "rotate_after", "retain", "retain_bytes", "ship"),
 }
-"""What the admin listener and an open journal directory keep until a restart."""
+"""Keys that the admin listener and an open journal directory keep until a restart."""
 
 
 class StoppingError(GatewayError):
@@ -43,14 +42,14 @@ class StoppingError(GatewayError):
 
 
 def listener_changes(changes: ListenerChanges) -> Iterator[str]:
-    """What happened to listeners, in words."""
+    """The changes of listeners, in words."""
     for verb in ("opened", "changed", "closed"):
         for address in getattr(changes, verb):
             yield f"listener {address}: {verb}"
 
 
 def differences(before: GatewayConfig, after: GatewayConfig) -> Iterator[str]:
-    """What differs between two configurations, but for listeners: each key with its old and its new value."""
+    """The differences between two configurations, except listeners: each key with its old and its new value."""
     old, new = _virtual_hosts(before), _virtual_hosts(after)
     for name in {**old, **new}:
         if name not in old:
@@ -67,7 +66,7 @@ def differences(before: GatewayConfig, after: GatewayConfig) -> Iterator[str]:
 
 
 def _changes(key: str, before: BaseModel, after: BaseModel) -> Iterator[str]:
-    """What differs under a key, apart from what waits for a restart."""
+    """The differences under a key, except those that wait for a restart."""
     old, new = getattr(before, key), getattr(after, key)
     waiting = KEPT_UNTIL_RESTART.get(key, ())
     if waiting and getattr(old, "directory", None) == getattr(new, "directory", None):
@@ -80,7 +79,7 @@ def _virtual_hosts(config: GatewayConfig) -> Mapping[str, VirtualHost]:
 
 
 class Reloader:
-    """Reads a gateway's configuration file again. One reload is carried out after the other."""
+    """Reads a gateway's configuration file again. Reloads run one after the other."""
 
     def __init__(self, gateway: Served, file: str, services: Sequence[Service[Any]], notifier: SystemdNotifier) -> None:
         self._gateway = gateway
@@ -93,7 +92,7 @@ class Reloader:
         """Read the configuration and the certificates again, and use them.
 
         Raises:
-            ConfigError: with every mistake; nothing has changed.
+            ConfigError: with every mistake. Nothing has changed.
             StoppingError: the gateway is stopping.
         """
         async with self._lock:
@@ -120,7 +119,7 @@ class Reloader:
 
     async def _reload(self) -> Reload:
         before = self._gateway.config
-        # In a thread, since a large file takes longer than clients should wait.
+        # In a thread, because clients should not wait for a large file.
         config = await asyncio.to_thread(load, self._file)
         if self._gateway.is_stopping:
             raise StoppingError("the gateway is stopping")
@@ -137,7 +136,7 @@ class Reloader:
         except ConfigError:
             raise
         except GatewayError as error:
-            # It was found only when it was tried, and is a mistake like any other.
+            # A mistake like any other, but found only by trying.
             raise ConfigError([Mistake("", _sentence(str(error)))], self._file) from error
         for service in self._services:
             restart |= await service.reload(config)
@@ -151,7 +150,7 @@ class Reloader:
         return Reload(changes, restart)
 
     async def reload_logged(self, signal_name: str) -> None:
-        """The same for a signal: whoever sent it looks only at the log."""
+        """Do the same for a signal: errors go to the log only."""
         reason: str | None = None
         try:
             await self.reload(signal_name)

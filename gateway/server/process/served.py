@@ -1,4 +1,4 @@
-"""What runs in a process until a signal: a gateway, or the supervisor of several, and the services beside it."""
+"""What runs in a process until a signal: a gateway, or the supervisor of several; and the services beside it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from gateway.server.process.listeners import ListenerChanges
 
 InUse = dict[str, str]
-"""Keys whose change needs a restart, each with the value that stays in use until then."""
+"""Keys whose change needs a restart, each with the value that is used until then."""
 
 Outcome = Literal["done", "refused", "failed"]
 
-# Whatever level the log has now: this reads neither the configured level nor that of an operator.
+# At every level of the log, configured or set by an operator.
 _audit_log: Final = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET))
 
 _ServedT_contra = TypeVar("_ServedT_contra", contravariant=True)
@@ -38,7 +38,7 @@ _ServedT_contra = TypeVar("_ServedT_contra", contravariant=True)
 class Audit:
     """Writes what operators ask of one gateway.
 
-    ``journal`` takes the action (with its outcome, if it was not done), the user, and the address that it came from.
+    ``journal``: takes the action, with its outcome unless it was done, the user, and the user's address.
     """
 
     def __init__(self, journal: Callable[[str, str | None, str | None], None]) -> None:
@@ -47,7 +47,7 @@ class Audit:
     def write(
         self, action: str, outcome: Outcome, user: str | None = None, peer: Peer | None = None, **details: object
     ) -> None:
-        """Somebody asked for an action. ``user`` has shown its passcode; details that are None are left out."""
+        """Note an action. ``user``: has shown its passcode. Details that are None are left out."""
         facts = {"user": user, "peer": None if peer is None else str(peer), **details}
         _audit_log.info(
             action, logger="audit", outcome=outcome, **{key: value for key, value in facts.items() if value is not None}
@@ -58,17 +58,14 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """What a reload has changed, in words, and what waits for a restart."""
+    """The changes of a reload, in words, and the keys that wait for a restart."""
 
     changes: tuple[str, ...]
     restart: InUse
 
 
 class Served(ABC):
-    """What a gateway and the supervisor of several workers have in common, for reloads and for services.
-
-    ``clock`` is the journal's.
-    """
+    """What a gateway and the supervisor of several workers have in common. ``clock``: the journal's."""
 
     def __init__(self, config: GatewayConfig, clock: Clock, log_level: LogLevel) -> None:
         self.config = config
@@ -81,7 +78,7 @@ class Served(ABC):
         self.log_limits = LogLimits(config.logging, asyncio.get_running_loop().time)
         self.log_level = log_level
         self.audit: Audit
-        # Reads the configuration again, for whom it names; None if it came from no file.
+        # Reads the configuration again; the argument says who asks. None if it came from no file.
         self.reload: Callable[[str], Awaitable[Reload]] | None = None
         self.clients: Collection[object] = ()
         """Clients of this process, in a live view."""
@@ -91,31 +88,31 @@ class Served(ABC):
         """Open the listeners, and serve clients.
 
         Raises:
-            GatewayError: it cannot start; nothing is left open.
+            GatewayError: it cannot start. Nothing is left open.
         """
 
     @abstractmethod
     async def apply(self, config: GatewayConfig) -> tuple[ListenerChanges, InUse]:
-        """Use another configuration for what comes: sessions keep the settings that they logged in with.
+        """Use another configuration. Open sessions keep the settings of their login.
 
         Returns:
-            What happened to listeners, and the keys that need a restart, with the values that stay in use.
+            The changes of listeners, and the keys that need a restart, with the values that stay in use.
 
         Raises:
-            GatewayError: it cannot be used; nothing has changed.
+            GatewayError: it cannot be used. Nothing has changed.
         """
 
     async def look_at_certificates(self) -> list[Path]:
-        """Read the certificates that have changed; their files."""
+        """Read the certificates that have changed. Returns their files."""
         return await self.tls_contexts.look()
 
     @abstractmethod
     async def begin_stop(self) -> int:
-        """It is not ready any more; the number of sessions."""
+        """Stop being ready. Returns the number of sessions."""
 
     @abstractmethod
     async def announce_stop(self) -> None:
-        """Go on as before for ``drain_delay``, until proxies have noticed."""
+        """Go on for ``drain_delay``, until proxies have noticed."""
 
     @abstractmethod
     async def stop(self) -> None:
@@ -123,25 +120,25 @@ class Served(ABC):
 
 
 class Service(Generic[_ServedT_contra]):
-    """Runs beside a gateway or a supervisor and reads its state, such as the admin listener."""
+    """Runs beside a gateway or a supervisor, such as the admin listener."""
 
     async def start(self, gateway: _ServedT_contra) -> None:
-        """Its listeners are open.
+        """Start, after the listeners are open.
 
         Raises:
-            GatewayError: the service cannot start; this stops the gateway.
+            GatewayError: it cannot start. This stops the gateway.
         """
 
     def prepare(self, config: GatewayConfig) -> object:
-        """Try what can fail with another configuration; nothing changes. What it returns is kept until ``reload``.
+        """Try everything that may fail with another configuration. The caller keeps the result until ``reload``.
 
         Raises:
-            GatewayError: it cannot be used.
+            GatewayError: it cannot be used. Nothing has changed.
         """
 
     async def reload(self, config: GatewayConfig) -> InUse:
-        """Use the settings of another configuration, as far as that is possible without a restart."""
+        """Use another configuration. Returns the keys that need a restart."""
         return {}
 
     async def stop(self) -> None:
-        """The gateway has stopped. Also called if the service never started."""
+        """Stop, after the gateway. Also called if the service never started."""

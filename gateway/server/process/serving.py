@@ -1,4 +1,4 @@
-"""The process: a gateway, or a supervisor, with the services beside it, until a signal ends it."""
+"""The process: a gateway or a supervisor, with the services beside it, until a signal ends it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _Run = TypeVar("_Run", bound=Served)
 
 
 async def serve(config: GatewayConfig, services: Sequence[Service[Gateway]] = (), file: str | None = None) -> None:
-    """Run a gateway, which looks at its brokers when it has started; see `run`."""
+    """Run one gateway; see `run`."""
     await run(Gateway(config), (BrokerGreetings(), ArchiveStreams(), *services), file)
 
 
 async def run(gateway: _Run, services: Sequence[Service[_Run]], file: str | None) -> None:
-    """Run until SIGTERM or SIGINT, then drain. Services start after the gateway, and stop after it.
+    """Run until SIGTERM or SIGINT, then drain. SIGHUP reads the configuration again, if it came from a file.
 
-    SIGHUP reads the configuration again, if it came from a file.
+    Services start after the gateway, and stop after it.
 
     Raises:
         GatewayError: the gateway or a service cannot start.
@@ -81,7 +81,7 @@ async def run(gateway: _Run, services: Sequence[Service[_Run]], file: str | None
 
 
 def _stop_on_signals(stopping: asyncio.Event) -> list[str]:
-    """Set the event at SIGTERM and SIGINT. The names of those that came are in the list."""
+    """Set the event at SIGTERM and SIGINT. Returns a list that gets the names of these signals."""
     names: list[str] = []
 
     def stop(number: signal.Signals) -> None:
@@ -94,7 +94,7 @@ def _stop_on_signals(stopping: asyncio.Event) -> list[str]:
 
 
 async def _reload_on(event: asyncio.Event, reloader: Reloader) -> None:
-    """Reload each time when the event is set. Signals that come during a reload lead to one more."""
+    """Reload whenever the event is set. Signals during a reload lead to one more."""
     while True:
         await event.wait()
         event.clear()

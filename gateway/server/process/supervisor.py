@@ -1,7 +1,7 @@
-"""The supervisor of several workers: it starts them on the same listeners, and replaces those that die.
+"""The supervisor of several workers: starts them on the same listeners, and replaces those that die.
 
-It serves no client. To the outside it is one gateway: it has the signals, the configuration, the admin listener and the
-ties to systemd.
+It serves no client. From the outside it looks like one gateway: it handles signals, the configuration, the admin
+listener and systemd.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from gateway.server.shared_counts import SharedMemory
 
 log = structlog.get_logger("gateway.workers")
 
-# Seconds beyond a worker's own time for its drain, after which it is killed.
+# Seconds that a worker may take beyond the time for its drain. Then it is killed.
 _RESERVE: Final = 5.0
 
-# Seconds: between two looks at the workers, and that one may take to journal an action of an operator.
+# In seconds: between two looks at the workers, and the time for a worker to journal an operator's action.
 _WATCH_INTERVAL: Final = 1.0
 _AUDIT_WITHIN: Final = 10.0
 
@@ -74,7 +74,7 @@ class Supervisor(Served):
 
         Raises:
             ListenError: a listener cannot be opened.
-            GatewayError: a worker cannot start, and none is left.
+            GatewayError: a worker cannot start. None is left.
         """
         self._sockets = await bound_for_workers(self.config.listeners, self.config.workers)
         self.workers = [
@@ -95,7 +95,7 @@ class Supervisor(Served):
         log.info("workers started", workers=len(self.workers), pids=[worker.pid for worker in self.workers])
 
     def _watch(self) -> None:
-        """End the workers that hang; others take their places."""
+        """Kill the workers that hang. Others replace them."""
         workers = {worker.pid: worker for worker in self.running if worker.pid is not None}
         timeout = self.config.worker_timeout
         for pid in self._signs.missing({pid: worker.number for pid, worker in workers.items()}, timeout):
@@ -103,10 +103,10 @@ class Supervisor(Served):
             workers[pid].kill()
 
     async def apply(self, config: GatewayConfig) -> tuple[ListenerChanges, InUse]:
-        """Let all workers use another configuration. One that cannot, when the first could, is replaced.
+        """Let all workers use another configuration. One that cannot, although the first could, is replaced.
 
         Raises:
-            GatewayError: it cannot be used; nothing has changed.
+            GatewayError: it cannot be used. Nothing has changed.
         """
         addresses, before = addresses_of(config), addresses_of(self.config)
         await self._bind(config, before)
@@ -134,7 +134,7 @@ class Supervisor(Served):
         return applied
 
     async def _bind(self, config: GatewayConfig, before: Counter[ListenAddress]) -> None:
-        """Bind the listeners of a configuration whose addresses are new."""
+        """Bind the listeners with new addresses."""
         left, new = before.copy(), []
         for listener in config.listeners:
             if left[listener.address]:
@@ -146,7 +146,7 @@ class Supervisor(Served):
             sockets.take(more)
 
     def _keep(self, addresses: Counter[ListenAddress]) -> None:
-        """Close the sockets of all other addresses. Workers have closed theirs."""
+        """Close the sockets of all other addresses. The workers have closed theirs."""
         for sockets in self._sockets:
             sockets.keep(addresses)
 
@@ -161,11 +161,11 @@ class Supervisor(Served):
         raise GatewayError("no worker is running")
 
     def _tell_level(self, level: str | None) -> None:
-        # One that starts meanwhile asks for itself.
+        # A worker that starts meanwhile asks for it.
         self._telling = asyncio.create_task(ask(self.running, "log_level", level), name="log level of workers")
 
     def _journal_audit(self, code: str, user: str | None, host: str | None) -> None:
-        """Let the first worker that can write it, since workers have the journals."""
+        """Let the first worker that can write it, because workers have the journals."""
 
         async def tell() -> None:
             for worker in self.running:
@@ -185,18 +185,18 @@ class Supervisor(Served):
         return list(found)
 
     async def begin_stop(self) -> int:
-        """Let all workers announce their end, and drain; the number of their sessions."""
+        """Let all workers announce their end and drain. Returns the number of their sessions."""
         self.is_stopping = True
         return sum(await asyncio.gather(*(worker.begin_stop() for worker in self.workers)))
 
     async def announce_stop(self) -> None:
-        """Wait as all workers do, and close the sockets that they share when they begin to drain."""
+        """Wait like the workers, and close the shared sockets when they begin to drain."""
         await asyncio.sleep(self.config.drain_delay)
         for each in self._sockets:
             each.close_shared()
 
     async def stop(self) -> None:
-        """Wait until the workers have drained, and close the listeners. Without `begin_stop` they end at once."""
+        """Wait until the workers have drained, and close the listeners. Without `begin_stop`, end them at once."""
         if self.is_stopping:
             within = self.config.drain_timeout + _RESERVE
             await asyncio.gather(*(worker.stop(within) for worker in self.workers))
@@ -219,17 +219,18 @@ async def supervise(config: GatewayConfig, services: Sequence[Service[Supervisor
 
 
 class SignsOfLife:
-    """Looks for the signs that workers put into their memory."""
+    """Looks for the signs of life that workers write into the shared memory."""
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
-        # By process: its last sign, and how often it was still the last.
+        # By process, its last sign, and how often it was seen again.
         self._seen: dict[int, tuple[float, int]] = {}
 
     def missing(self, workers: Mapping[int, int], patience: float) -> list[int]:
-        """The processes that gave no sign for so many seconds. ``workers`` are their numbers. Call it once a second.
+        """The processes without a sign of life for ``patience`` seconds. Call it once a second.
 
-        Looks are counted, and not seconds: if the whole machine stood still, nobody hangs.
+        ``workers``: their numbers, by process. Looks are counted, not seconds, because the whole machine may have stood
+        still.
         """
         seen = {}
         for process, number in workers.items():
@@ -242,8 +243,8 @@ class SignsOfLife:
         if holder not in workers:
             return missing
         if holder not in missing:
-            # Its last sign is a little younger than those of who wait for it. Perhaps it is missing at the next look.
+            # Its last sign is a little younger than those of the others, which wait for it. Look again later.
             return []
-        # The others only wait for what this one holds.
+        # The others only wait for its lock.
         self._seen = {process: (sign, 0) for process, (sign, _) in seen.items()}
         return [holder]

@@ -1,7 +1,7 @@
-"""Notifications to systemd that the gateway is ready, stopping or alive.
+"""Notifications to systemd: ready, reloading, stopping, alive.
 
-The protocol is that of `sd_notify`: a datagram of assignments to the socket that NOTIFY_SOCKET names. Without that
-variable nothing is sent.
+The protocol is that of `sd_notify`: datagrams with assignments to the socket in NOTIFY_SOCKET. Without this variable,
+nothing is sent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SystemdNotifier:
         self._timer: PeriodicTimer | None = None
 
     def ready(self) -> None:
-        """Every listener is open. From now on systemd's watchdog gets its keep-alives, if there is one."""
+        """Note that every listener is open. From then on, systemd's watchdog gets keep-alives, if there is one."""
         self._send("READY=1")
         if self._interval is not None and self._address:
             # If the event loop hangs, the keep-alives stop and systemd restarts the gateway.
@@ -40,16 +40,16 @@ class SystemdNotifier:
             self._timer = PeriodicTimer(self._interval, send_alive)
 
     def reloading(self) -> None:
-        """The configuration is being read again."""
-        # systemd wants to know which reload the READY belongs to that follows (Type=notify-reload).
+        """Note that the configuration is being read again."""
+        # So systemd knows to which reload the next READY belongs (Type=notify-reload).
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def reloaded(self) -> None:
-        """The reload is over, refused or not."""
+        """Note that the reload has ended, refused or not."""
         self._send("READY=1")
 
     def stopping(self, sessions: int) -> None:
-        """The gateway is draining; ``sessions`` is a count."""
+        """Note that the gateway is draining ``sessions`` sessions."""
         self._send(f"STOPPING=1\nSTATUS=Draining {sessions} sessions")
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A worker: a gateway in a process of its own that does what its supervisor says."""
+"""A worker: a gateway in a process of its own, controlled by its supervisor."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def _end_at_once(_: asyncio.Task[None]) -> None:
 
 
 class Worker:
-    """Serves clients until its supervisor says, or dies.
+    """Serves clients until its supervisor stops it, or dies.
 
-    ``view_of`` makes what answers the calls that are not about the worker's own life. ``files`` is where the supervisor
-    passes sockets of listeners that a reload opens.
+    ``view_of``: makes the object whose methods answer all other calls. ``files``: receives the sockets of listeners
+    that a reload opens.
     """
 
     def __init__(self, number: int, view_of: Callable[[Gateway], Awaitable[object]], files: socket.socket) -> None:
@@ -52,7 +52,7 @@ class Worker:
         self._stopping = asyncio.Event()
         self._gateway: Gateway | None = None
         self._view: object = None
-        # The first worker alone has them: one line for each broker is enough.
+        # Only the first worker has them: one line for each broker is enough.
         self._services = () if number else (BrokerGreetings(), ArchiveStreams())
         self._own: dict[str, Callable[..., Awaitable[object]]] = {
             "start": self._start,
@@ -64,7 +64,7 @@ class Worker:
         }
 
     async def run(self, channel: socket.socket) -> None:
-        """Answer calls, and return when the gateway has stopped."""
+        """Answer calls until the gateway has stopped."""
         raise_limit()
         keep_freed()
         supervised = asyncio.create_task(answer_calls(channel, self._answer), name="calls of the supervisor")
@@ -76,7 +76,7 @@ class Worker:
         if supervised.done():
             log.error("supervisor gone")
         else:
-            # A second signal ends the supervisor: then all end at once, as one process would.
+            # A second signal ends the supervisor. Then all workers end at once, as a single process would.
             supervised.add_done_callback(_end_at_once)
         _ = await gateway.begin_stop()
         await gateway.announce_stop()

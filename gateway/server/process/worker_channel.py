@@ -1,6 +1,6 @@
 """Calls from the supervisor to a worker, over a Unix socket pair, in pickled frames.
 
-Both ends are the same program of the same user, and nobody else can reach the pair: so pickle is safe here. End of file
+Pickle is safe here: both ends are the same program of the same user, and nobody else can reach the pair. End of file
 means that the other side has ended.
 """
 
@@ -22,7 +22,7 @@ log = structlog.get_logger("gateway.workers")
 
 _LENGTH: Final = struct.Struct("!Q")
 
-# File descriptors that one message has. Linux permits 253.
+# The most file descriptors of one message. Linux permits 253.
 _AT_ONCE: Final = 200
 
 Answer = Callable[[str, tuple[Any, ...]], Awaitable[object]]
@@ -30,7 +30,7 @@ Answer = Callable[[str, tuple[Any, ...]], Awaitable[object]]
 
 
 class WorkerError(GatewayError):
-    """A worker could not do what it was asked for; the text says why."""
+    """A worker could not do what it was asked. The text says why."""
 
 
 class WorkerGoneError(WorkerError):
@@ -52,13 +52,13 @@ def _packed(frame: object) -> bytes:
 
 
 def pass_descriptors(channel: socket.socket, descriptors: Sequence[int]) -> None:
-    """Give open files to the process at the other end of a Unix socket, which has room for them."""
+    """Pass open files to the process at the other end of a Unix socket."""
     for start in range(0, len(descriptors), _AT_ONCE):
         _ = socket.send_fds(channel, [b"x"], descriptors[start : start + _AT_ONCE])
 
 
 def passed_descriptors(channel: socket.socket, count: int) -> list[int]:
-    """Take so many open files, which the other end has passed.
+    """Receive ``count`` open files from the other end.
 
     Raises:
         OSError: it has ended.
@@ -81,19 +81,19 @@ class WorkerCalls:
         self._pending: dict[int, asyncio.Future[Any]] = {}
         self._is_closed = False
         self._reading = asyncio.create_task(self._read_all(reader), name="answers of a worker")
-        # Also if it is cancelled, before it has seen the end.
+        # Also if it is cancelled before it has seen the end.
         self._reading.add_done_callback(lambda _: self._end_pending())
 
     @classmethod
     async def over(cls, channel: socket.socket) -> WorkerCalls:
-        """Use this end of a socket pair from now on."""
+        """Use this end of a socket pair."""
         return cls(*await asyncio.open_unix_connection(sock=channel))
 
     async def call(self, name: str, *arguments: object, within: float | None = None) -> Any:  # noqa: ANN401 - any answer
-        """Let the worker do something, and return what it returns.
+        """Call a worker, and return its answer.
 
         Raises:
-            WorkerGoneError: it has ended, or did not answer within so many seconds.
+            WorkerGoneError: it has ended, or did not answer within ``within`` seconds.
             WorkerError: it could not do it.
         """
         if self._is_closed:
@@ -128,7 +128,7 @@ class WorkerCalls:
                 answer.set_exception(WorkerGoneError("the worker has ended"))
 
     async def close(self) -> None:
-        """The worker has ended, or shall."""
+        """End all calls: the worker has ended, or is about to."""
         self._writer.close()
         await cancelled(self._reading)
 

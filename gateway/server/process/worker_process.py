@@ -1,4 +1,4 @@
-"""One worker as its supervisor sees it: a process, and its successors when it dies."""
+"""One worker as its supervisor sees it: a process, and its successors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = structlog.get_logger("gateway.workers")
 
 _MODULE: Final = "gateway.cli.worker_command"
 
-# Seconds. A worker that served for so long is replaced at once; else the pause grows from the first to the last.
+# In seconds. A worker that served this long is replaced at once. Otherwise the pause grows from the first to the last.
 _SERVED: Final = 10.0
 _FIRST_PAUSE: Final = 0.5
 _LAST_PAUSE: Final = 30.0
@@ -33,16 +33,19 @@ _LAST_PAUSE: Final = 30.0
 _KEEPS_DYING: Final = 4
 _DYING_HINT: Final = "its last lines are above; if it cannot start a thread, TasksMax, ulimit -u or pids.max is too low"
 
-# Seconds that a worker may take to start, and to count its sessions at a stop.
+# The time in seconds for a worker to start, and to count its sessions at a stop.
 _START_WITHIN: Final = 60.0
 _ANSWER_WITHIN: Final = 2.0
 
 
 class WorkerProcess:
-    """Keeps a process running from ``start`` to ``stop``. ``config`` is what a new one begins with.
+    """Keeps a process running from ``start`` to ``stop``.
 
-    ``died`` is called when one has ended that should not have. What it counted in ``memory`` ends with it. ``level`` is
-    that of its log lines; None: the configured one.
+    Args:
+        memory: has the counts of the process, which end with it.
+        config: returns the configuration for a new process.
+        died: called when a process has ended that should not have.
+        level: returns the level of its log lines, None for the configured one.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class WorkerProcess:
 
     @property
     def keeps_dying(self) -> bool:
-        """Whether the last three processes ended within ten seconds, and the present one is younger than that."""
+        """Whether the last three processes ended within ten seconds, and this one is younger than that."""
         return self._pause >= _KEEPS_DYING * _FIRST_PAUSE and not (self.is_running and self._has_served)
 
     @property
@@ -88,7 +91,7 @@ class WorkerProcess:
         return since is not None and asyncio.get_running_loop().time() - since >= _SERVED
 
     async def start(self) -> None:
-        """Start the first process, and keep one running from then on.
+        """Start a process, and keep one running from then on.
 
         Raises:
             GatewayError: it could not start.
@@ -112,24 +115,24 @@ class WorkerProcess:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", _MODULE, str(other.fileno()), str(files.fileno()), str(self.number),
                 pass_fds=[*inherited, *descriptors_of(handed)], env=_environment(),
-                start_new_session=True,  # what a terminal sends is for the supervisor
+                start_new_session=True,  # a terminal's signals are for the supervisor
             )  # fmt: skip
             self._calls = await WorkerCalls.over(own.dup())
         await self._calls.call("start", self._used, handed, self._memory.descriptor, within=_START_WITHIN)
         self.pid, self._served_since = self._process.pid, asyncio.get_running_loop().time()
-        # A reload may have come meanwhile, and another level.
+        # Both may have changed meanwhile.
         await self.apply(self._config())
         if (level := self._level()) is not None:
             await self.call("log_level", level)
 
     async def apply(self, config: GatewayConfig) -> Any:  # noqa: ANN401 - see `Gateway.apply`
-        """Let it use another configuration; what `Gateway.apply` returns, None if it uses it already.
+        """Let it use another configuration. Returns the result of `Gateway.apply`; None if it is in use already.
 
         Raises:
-            WorkerGoneError: it does not run; its successor will use the configuration.
+            WorkerGoneError: it does not run. Its successor will use the configuration.
             WorkerError: it cannot.
         """
-        # One after the other: a worker that has just started asks for itself.
+        # One after the other: a worker that has just started calls this, too.
         async with self._applying:
             if self._is_replaced:
                 raise WorkerGoneError("the worker is being replaced")
@@ -150,7 +153,7 @@ class WorkerProcess:
             raise WorkerGoneError("the worker has ended") from error
 
     async def call(self, name: str, *arguments: object, within: float | None = None) -> Any:  # noqa: ANN401 - any answer
-        """Ask it for something; raises `WorkerError`."""
+        """Call it. Raises as `WorkerCalls.call` does."""
         if self._calls is None or self.pid is None:
             raise WorkerGoneError("the worker does not run")
         return await self._calls.call(name, *arguments, within=within)
@@ -187,7 +190,7 @@ class WorkerProcess:
         self._sockets.end_pause()
 
     async def _end(self) -> None:
-        """Make sure that the process is gone."""
+        """End the process, if it has not ended."""
         process, self._process, self.pid = self._process, None, None
         if process is not None and process.returncode is None:
             process.kill()
@@ -201,7 +204,7 @@ class WorkerProcess:
             self._calls = None
 
     def kill(self) -> None:
-        """End it by SIGKILL: another one takes its place."""
+        """Kill it. Another one replaces it."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
 
@@ -217,15 +220,15 @@ class WorkerProcess:
             return 0
 
     async def begin_stop(self) -> int:
-        """Let it drain, and start no successor; the number of its sessions."""
+        """Let it drain, and start no successor. Returns the number of its sessions."""
         self._is_stopping = True
         if self.pid is None and self._keeping is not None:
-            # It is being started, or waits for that.
+            # It is being started, or is about to be.
             self._keeping.cancel()
         return await self._tell_to_stop()
 
     async def stop(self, within: float) -> None:
-        """Wait until it has drained, and kill it after so many seconds."""
+        """Wait until it has drained, and kill it after ``within`` seconds."""
         if self._process is not None and self.pid is not None:
             try:
                 async with asyncio.timeout(within):
@@ -246,19 +249,19 @@ def _log_failure(keeping: asyncio.Task[None]) -> None:
 
 
 def addresses_of(config: GatewayConfig) -> Counter[ListenAddress]:
-    """How many listeners there are by address."""
+    """The number of listeners by address."""
     return Counter(listener.address for listener in config.listeners)
 
 
 def _environment() -> dict[str, str]:
-    """The supervisor's own, but that a worker finds the same modules, and does not talk to systemd."""
+    """The supervisor's environment, but a worker finds the same modules, and does not notify systemd."""
     kept = {name: value for name, value in os.environ.items() if name not in ("NOTIFY_SOCKET", "WATCHDOG_USEC")}
     return kept | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 @dataclass(slots=True)
 class Asked:
-    """What workers answered, by the id of the process; some cannot, and the ``silent`` have ended or hang."""
+    """The answers of workers by process id. ``silent``: processes that have ended or hang. Others gave an error."""
 
     answers: dict[int, Any] = field(default_factory=dict)
     silent: list[int] = field(default_factory=list)
@@ -271,7 +274,7 @@ async def ask(
     within: float | None = None,
     enough: Callable[[Collection[Any]], bool] = lambda _: False,
 ) -> Asked:
-    """Call all workers that run, each for at most so many seconds; until the answers that came are ``enough``."""
+    """Call all running workers, each for at most ``within`` seconds, until the answers are ``enough``."""
     asked = Asked()
 
     async def call(worker: WorkerProcess, pid: int) -> None:
@@ -287,5 +290,5 @@ async def ask(
         await each
         if enough(asked.answers.values()):
             break
-    # The others go on, and change nothing here.
+    # A copy, because the other calls go on.
     return Asked(asked.answers.copy(), asked.silent.copy())

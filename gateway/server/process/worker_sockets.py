@@ -1,6 +1,6 @@
-"""Listening sockets that several workers share: a set for each worker, over which the system spreads connections.
+"""Listening sockets for several workers: a set for each worker. The system spreads connections over them.
 
-Of a Unix-domain socket there is one, which is in every set: each worker accepts from it when it has time.
+All sets share the socket of a Unix-domain listener: each worker accepts from it when it has time.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from gateway.server.process.listeners import is_served_by_ipv4
 log = structlog.get_logger("gateway.workers")
 
 Handed = Mapping[ListenAddress, Sequence[Sequence[int] | None]]
-"""The file descriptors of a worker's sockets, by configured address, one entry for each listener that has it.
+"""The file descriptors of a worker's sockets, by configured address, with an entry for each listener of that address.
 
 None: this machine cannot listen there.
 """
 
 
 def descriptors_of(handed: Handed) -> list[int]:
-    """All of them."""
+    """All descriptors, in order."""
     return [each for groups in handed.values() for group in groups for each in group or ()]
 
 
@@ -48,16 +48,16 @@ class SocketSet:
     """The listening sockets of one worker. The supervisor keeps them while workers come and go."""
 
     def __init__(self) -> None:
-        # Of each listener with this address; None where this machine cannot listen.
+        # For each listener with this address; None if this machine cannot listen there.
         self._sockets: dict[ListenAddress, list[list[socket.socket] | None]] = {}
         self._is_paused = False
 
     def add(self, address: ListenAddress, sockets: list[socket.socket] | None) -> None:
-        """The sockets of one more listener."""
+        """Add the sockets of another listener."""
         self._sockets.setdefault(address, []).append(sockets)
 
     def take(self, others: SocketSet) -> None:
-        """Have those of another set, too; it is empty afterwards."""
+        """Take all sockets of another set."""
         if self._is_paused:
             others.pause()
         for address, groups in others._sockets.items():
@@ -65,7 +65,7 @@ class SocketSet:
         others._sockets = {}
 
     def keep(self, addresses: Mapping[ListenAddress, int]) -> None:
-        """Close those of all but so many listeners of each address; of one address the last go."""
+        """Close all but this many listeners of each address, the last ones first."""
         for address, groups in list(self._sockets.items()):
             while len(groups) > addresses.get(address, 0):
                 _close(groups.pop() or ())
@@ -76,7 +76,7 @@ class SocketSet:
         return (each for groups in self._sockets.values() for group in groups for each in group or ())
 
     def handed(self, addresses: Mapping[ListenAddress, int], has: Mapping[ListenAddress, int]) -> Handed:
-        """What a worker needs for so many listeners of each address, if it ``has`` what it needs for others."""
+        """The sockets for this many listeners of each address, without those that a worker ``has``."""
         return {
             address: [
                 None if group is None else [each.fileno() for each in group]
@@ -86,17 +86,17 @@ class SocketSet:
         }
 
     def pause(self) -> None:
-        """Let the system give connections to the other workers, until a worker begins that has this set."""
+        """Let the system give connections to other workers, until a worker begins with this set."""
         self._is_paused = True
         for each in self._all():
             if each.family == socket.AF_UNIX:
-                continue  # the other workers have this very one
+                continue  # the other workers share it
             with contextlib.suppress(OSError):
-                # Linux: it listens no more, keeps its port, and `listen` puts it back.
+                # On Linux, it stops listening but keeps its port, and `listen` resumes.
                 each.shutdown(socket.SHUT_RD)
 
     def end_pause(self) -> None:
-        """Such a worker is about to begin."""
+        """Note that such a worker is about to begin."""
         self._is_paused = False
 
     def permit(self, listeners: Iterable[Listener]) -> None:
@@ -105,11 +105,11 @@ class SocketSet:
             permit((each for group in self._sockets.get(listener.address, ()) for each in group or ()), listener)
 
     def close_shared(self) -> None:
-        """Close the Unix-domain sockets, of which all workers have copies: they are about to drain."""
+        """Close the Unix-domain sockets, because all workers are about to drain. They have copies."""
         _close(each for each in self._all() if each.family == socket.AF_UNIX)
 
     def close(self) -> None:
-        """Listen no more, whoever has these sockets, too."""
+        """Stop listening, even if workers have copies."""
         _close(self._all())
 
 
@@ -121,10 +121,10 @@ def _close(sockets: Iterable[socket.socket]) -> None:
 
 
 async def bound_for_workers(listeners: Sequence[Listener], workers: int) -> list[SocketSet]:
-    """Bind every listener for each worker. Connections wait from now on.
+    """Bind every listener for each worker. Connections wait from then on.
 
     Raises:
-        ListenError: one cannot be bound; nothing is open.
+        ListenError: one cannot be bound. None is open.
     """
     sets = [SocketSet() for _ in range(workers)]
     with contextlib.ExitStack() as on_failure:
@@ -154,7 +154,7 @@ async def _bound_for_each(listener: Listener, workers: int) -> list[list[socket.
 async def _free_names(listener: Listener) -> list[tuple[int, Any]]:
     """Families and addresses of a listener, with the ports that the system chose.
 
-    They are bound alone first, since with SO_REUSEPORT two gateways of one user could share a port without noticing.
+    They are first bound alone, because with SO_REUSEPORT two gateways of one user could share a port without noticing.
     """
     alone = await bound(listener)
     names: list[tuple[int, Any]] = [(each.family, each.getsockname()) for each in alone]
@@ -168,9 +168,9 @@ def _shared(family: int, name: Any, backlog: int) -> socket.socket:  # noqa: ANN
 
 
 class _InheritedSocket(socket.socket):
-    """A listening socket whose other copy the supervisor has: to close it alone would leave it listening.
+    """A listening socket of which the supervisor has a copy, so that closing it alone would leave it listening.
 
-    That is as it should be for a Unix-domain socket: the other workers have copies, too.
+    This is intended for Unix-domain sockets, which all workers share.
     """
 
     def close(self) -> None:
@@ -181,26 +181,26 @@ class _InheritedSocket(socket.socket):
 
 
 class InheritedSockets:
-    """A worker's end of its `SocketSet`."""
+    """A worker's side of its `SocketSet`."""
 
     def __init__(self, handed: Handed) -> None:
         self._left: dict[ListenAddress, deque[Sequence[int] | None]] = {}
         self.add(handed)
 
     def add(self, handed: Handed) -> None:
-        """There are more, for listeners that are still to be opened."""
+        """Add sockets for listeners that will be opened."""
         for address, groups in handed.items():
             self._left.setdefault(address, deque()).extend(groups)
 
     def drop(self) -> None:
-        """Close those for which no listener was opened."""
+        """Close the sockets for which no listener was opened."""
         for groups in self._left.values():
             for each in (each for group in groups for each in group or ()):
                 os.close(each)
         self._left = {}
 
     async def bind(self, listener: Listener) -> list[socket.socket]:
-        """The sockets of the next listener with this address.
+        """Return the sockets of the next listener with this address.
 
         Raises:
             OSError: there are none.
