@@ -14,6 +14,9 @@ from gateway.server.counts import MOST_CAUSES, RecentCounts
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("gateway.listening")
 
+LONGEST_TEXT: Final = 300
+"""The most characters of the broker's text in a log line. It may contain names that a client has chosen."""
+
 _LINES: Final = 10
 _SECONDS: Final = 10.0
 

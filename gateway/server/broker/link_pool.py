@@ -17,6 +17,7 @@ import secrets
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from hashlib import blake2b
 from typing import Final
 
@@ -32,7 +33,7 @@ from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import Link
 from gateway.server.broker.login_links import BULK, LoginLinks
 from gateway.server.broker.queue_declare import QueueConflictLog
-from gateway.server.broker.redial import DialSlots
+from gateway.server.broker.redial import DialSlots, SharedTask
 from gateway.server.descriptors import Descriptors
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import OperationStarts, PacedWork
@@ -62,9 +63,7 @@ class _SharedLogin:
         self.passcode_hash = passcode_hash
         self.links = links
         self.accepted_at = -1.0
-        # The check that is under way, and the number of sessions that wait for it.
-        self.check: asyncio.Task[None] | None = None
-        self.waiting = 0
+        self.check = SharedTask()
 
 
 class LinkDrain:
@@ -235,9 +234,7 @@ class LinkPool:
             return links
         shared = self._shared_login(virtual_host, credentials)
         if not self._is_cached(shared, virtual_host.login_cache):
-            if shared.check is None:
-                shared.check = asyncio.ensure_future(self._check(shared))
-            await self._wait_for(shared, shared.check)
+            await shared.check.done(partial(self._check, shared), "check of a login")
         shared.links.sessions += 1
         return shared.links
 
@@ -259,10 +256,10 @@ class LinkPool:
         if is_known and self._is_cached(shared, links.virtual_host.login_cache):
             return []
         await links.check_passcode(token)
-        while shared.check is not None:
+        while shared.check.task is not None:
             # Sessions are logging in with the old token. Wait for the broker's answer about that.
-            await asyncio.wait([shared.check])
-        if links.sessions > 1 or shared.waiting:
+            await asyncio.wait([shared.check.task])
+        if links.sessions > 1 or shared.check.waiting:
             before, after = links.passcode.encode(), token.encode()
             # Allowed only if all sessions end with their own tokens, and both tokens grant the same.
             if not (links.renews_tokens and grant_the_same(before, after)):
@@ -329,22 +326,10 @@ class LinkPool:
             shared.links.idle_since = -_IDLE_TIMEOUT
             raise
         finally:
-            if shared.check is asyncio.current_task():
-                shared.check = None
+            if shared.check.task is asyncio.current_task():
+                shared.check.task = None
             # Look only at this login: with thousands of them, looking at all after each check would be too slow.
             self._close_if_idle(shared)
-
-    @staticmethod
-    async def _wait_for(shared: _SharedLogin, check: asyncio.Task[None]) -> None:
-        """Wait for a check. When the last waiting session is cancelled, the check is, too."""
-        shared.waiting += 1
-        try:
-            await asyncio.shield(check)
-        finally:
-            shared.waiting -= 1
-            if not shared.waiting and shared.check is check and not check.done():
-                shared.check = None
-                check.cancel()
 
     async def _ask(self, links: LoginLinks) -> None:
         """Let a broker check a login. If sessions ride through, this waits until one answers."""
@@ -408,7 +393,7 @@ class LinkPool:
 
     def _close_if_idle(self, login: _SharedLogin) -> None:
         links = login.links
-        if links.sessions or login.check is not None or self._clock() - links.idle_since <= _IDLE_TIMEOUT:
+        if links.sessions or login.check.task is not None or self._clock() - links.idle_since <= _IDLE_TIMEOUT:
             return
         key = links.virtual_host.name, links.login
         logins = self._shared.get(key, [])

@@ -21,6 +21,7 @@ from gateway.server.broker.broker_errors import (
 )
 from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.link import Link, LinkUser
+from gateway.server.log_limits import LONGEST_TEXT
 from gateway.session.queues import QueueSpec
 from gateway.session.subscription import Subscription
 
@@ -33,10 +34,8 @@ _CHOSEN_BY_BROKER: Final = "amq."
 # less than queue.delete. RabbitMQ 4.3.6 rejects messages. No other release was tried.
 _REJECTS_NOTHING: Final = (3, 10)
 
-# The most conflicts that a gateway logs, and the most characters of the broker's text.
+# The most conflicts that a gateway logs.
 _MOST_CONFLICTS: Final = 1000
-_LONGEST_REASON: Final = 300
-
 
 Declare = Callable[[QueueSpec], Awaitable[str]]
 """Sends queue.declare. The answer is the queue's name."""
@@ -46,10 +45,12 @@ class ExclusiveQueues:
     """The exclusive queues of one session, on any of its links, and the subscriptions that consume them.
 
     ``user``: the session's bridge. It is told about the loss of such a link even if it has no channel on it.
+    ``vhost``: returns the name of the virtual host.
     """
 
-    def __init__(self, user: LinkUser) -> None:
+    def __init__(self, user: LinkUser, vhost: Callable[[], str]) -> None:
         self.user = user
+        self._vhost = vhost
         self._queues: dict[str, tuple[Link, QueueSpec]] = {}
         self._consumers: dict[Subscription, str] = {}
         # Declarations under way. The broker cannot be asked about these queues.
@@ -71,7 +72,7 @@ class ExclusiveQueues:
         """Whether a link owns any queue of the session for the broker."""
         return any(owner is link for owner, _ in self._queues.values())
 
-    async def check(self, queue: str, link: Link, vhost: str) -> None:
+    async def check(self, queue: str, link: Link) -> None:
         """Refuse a queue that belongs to another session of the link.
 
         Raises:
@@ -83,9 +84,9 @@ class ExclusiveQueues:
             if await _exists(queue, link):
                 raise UpstreamError(
                     RESOURCE_LOCKED,
-                    f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost '{vhost}'. "
-                    "It could be originally declared on another connection or the exclusive property value does not "
-                    "match that of the original declaration.",
+                    f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost "
+                    f"'{self._vhost()}'. It could be originally declared on another connection or the exclusive "
+                    "property value does not match that of the original declaration.",
                 )
             owner.forget(queue)
 
@@ -100,7 +101,7 @@ class ExclusiveQueues:
             await declared.wait()
         return declared is not None
 
-    async def declare(self, queue: QueueSpec, link: Link, vhost: str, declare: Declare) -> str:
+    async def declare(self, queue: QueueSpec, link: Link, declare: Declare) -> str:
         """Declare an exclusive queue. Returns its name, which the broker chooses if ``queue`` has none.
 
         The session owns the name before the broker is asked, because the broker only knows the connection.
@@ -109,7 +110,7 @@ class ExclusiveQueues:
         Raises:
             UpstreamError: it belongs to another session, or the broker refuses.
         """
-        await self.check(queue.name, link, vhost)
+        await self.check(queue.name, link)
         if not queue.name:
             name = await declare(queue)
             self._add(name, link, queue)
@@ -258,4 +259,4 @@ class QueueConflictLog:
         """Log a queue, unless it was logged before. ``reason``: the broker's text."""
         if len(self._logged) < _MOST_CONFLICTS and (virtual_host, queue) not in self._logged:
             self._logged.add((virtual_host, queue))
-            log.info("existing queue used", virtual_host=virtual_host, queue=queue, reason=reason[:_LONGEST_REASON])
+            log.info("existing queue used", virtual_host=virtual_host, queue=queue, reason=reason[:LONGEST_TEXT])

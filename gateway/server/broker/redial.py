@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import ExitStack, asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 from gateway.server.broker.broker_errors import LinkDownError
 
@@ -106,6 +106,31 @@ class Backoff:
         self._ended_at = now
 
 
+class SharedTask:
+    """Work that several callers wait for. If all of them are cancelled, so is the work."""
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        # The number of callers that wait.
+        self.waiting = 0
+
+    async def done(self, begin: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        """Wait for the work under way, or begin it. Raises its errors."""
+        if self.task is None or self.task.done():
+            self.task = asyncio.create_task(begin(), name=name)
+        task = self.task
+        self.waiting += 1
+        try:
+            await asyncio.shield(task)
+        finally:
+            self.waiting -= 1
+            if not self.waiting and not task.done():
+                # A later caller begins again.
+                task.cancel()
+                if self.task is task:
+                    self.task = None
+
+
 class Redial:
     """Dials for one login until a broker answers. ``dial``: opens a link."""
 
@@ -114,8 +139,7 @@ class Redial:
         self._slots = slots
         self._virtual_host = virtual_host
         self._backoff = Backoff()
-        self._task: asyncio.Task[None] | None = None
-        self._waiting = 0
+        self._dialling = SharedTask()
 
     async def answered(self) -> None:
         """Wait until a dial succeeds. All callers share it.
@@ -123,19 +147,7 @@ class Redial:
         Raises:
             UpstreamError: a broker refused.
         """
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._until_answered(), name="redial")
-        task = self._task
-        self._waiting += 1
-        try:
-            await asyncio.shield(task)
-        finally:
-            self._waiting -= 1
-            if not self._waiting and not task.done():
-                # No caller is left. A later one begins another dial.
-                task.cancel()
-                if self._task is task:
-                    self._task = None
+        await self._dialling.done(self._until_answered, "redial")
 
     async def _until_answered(self) -> None:
         clock = asyncio.get_running_loop().time

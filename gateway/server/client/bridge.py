@@ -10,6 +10,7 @@ work::
                            ├─ Consumers           SUBSCRIBE, UNSUBSCRIBE
                            ├─ LostConsumers       consumers whose queue is deleted or away
                            ├─ LeavingLinks        links that drain
+                           ├─ PassingRefusals     refusals that may be temporary
                            └─ Recovery            the loss of a link ── Restorer
 """
 
@@ -19,18 +20,16 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Final, Protocol
 
-from gateway.amqp.codec import CONSUME, PUBLISH, QUEUE_BIND, QUEUE_DECLARE
+from gateway.amqp.codec import PUBLISH, QUEUE_DECLARE
 from gateway.server.broker.broker_errors import (
     CONNECTION_FORCED,
     NOT_FOUND,
-    PRECONDITION_FAILED,
     LinkDownError,
     UpstreamError,
     is_cancelled,
 )
 from gateway.server.broker.link import Link
 from gateway.server.broker.link_pool import LinkPool, SharedLinksError
-from gateway.server.broker.queue_watch import QueueState
 from gateway.server.client.bridge_context import BridgeContext
 from gateway.server.client.bridge_parts import BridgeParts
 from gateway.server.client.failed_logins import TooManyFailedLoginsError
@@ -40,15 +39,8 @@ from gateway.session.context import State
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 
-# For this many seconds after links were lost or opened, a missing exchange may belong to a node that is still starting.
-# For as long after the first refusal, a stream without a replica on the node may still get one.
-_STARTS_WITHIN: Final = 10.0
-
 # How long the end of a session waits for operations under way, in seconds. If a queue is away, no answer comes.
 _LAST_ANSWERS: Final = 10.0
-
-# RabbitMQ says this while a replica is starting because the stream's leader has moved, and also if there is none.
-_NO_REPLICA: Final = "replica on the local node"
 
 
 class _BridgeCallbacks(Protocol):
@@ -94,8 +86,6 @@ class Bridge:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._background: dict[asyncio.Task[None], None] = {}
         self._is_released = self._is_forgotten = False
-        # The time since when the broker refuses a stream because it has no replica.
-        self._no_replica_since: float | None = None
         # Created when the session first needs a channel.
         self._parts: BridgeParts | None = None
         session.context.brokers_changed = pool.brokers_changed
@@ -232,60 +222,12 @@ class Bridge:
             down.__traceback__ = None
             return ops.OperationInterrupted(down.code, down.text)
         except UpstreamError as refusal:
-            may_pass = refusal.code == NOT_FOUND and await self._may_pass(operation, refusal)
-            may_pass = may_pass or self._may_get_replica(refusal)
+            may_pass = await self.parts.refusals.may_pass(operation, refusal)
             return ops.OperationFailed(refusal.code, refusal.text, refusal.method == PUBLISH, may_pass)
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
             return ops.OperationInterrupted(CONNECTION_FORCED, "CONNECTION_FORCED - the broker did not answer")
-
-    def _may_get_replica(self, refusal: UpstreamError) -> bool:
-        """Whether the refusal says that a stream has no replica, and has done so only for a few seconds."""
-        is_lack = refusal.code == PRECONDITION_FAILED and refusal.method == CONSUME and _NO_REPLICA in refusal.text
-        if not is_lack:
-            self._no_replica_since = None
-            return False
-        now = asyncio.get_running_loop().time()
-        since = self._no_replica_since = self._no_replica_since or now
-        return now - since < _STARTS_WITHIN
-
-    async def _may_pass(self, operation: ops.Operation, refusal: UpstreamError) -> bool:
-        """Whether the broker did not find something because a node is away or still starting.
-
-        A declaration never fails because a queue does not exist. If it gets 404, the queue is away.
-        """
-        is_asked = isinstance(operation, ops.Subscribe | ops.PreparePublisher)
-        if not is_asked or refusal.method == PUBLISH or not self._session.settings.upstream.ride_through:
-            return False
-        state = QueueState.AWAY if refusal.method == QUEUE_DECLARE else QueueState.DELETED
-        is_starting = refusal.method == QUEUE_BIND
-        if refusal.method == CONSUME and isinstance(operation, ops.Subscribe):
-            # If this SUBSCRIBE declared the queue, RabbitMQ has deleted it as one of a lost node, by its name.
-            is_starting = operation.queue is not None
-            try:
-                state = await self._login.links.queue_watch.state(operation.queue_name)
-            except UpstreamError:
-                return False
-        if state is QueueState.AWAY:
-            self._note_away(refusal)
-        if state is not QueueState.DELETED:
-            return True
-        return is_starting and self._pool.brokers_changed(self._session.settings, _STARTS_WITHIN)
-
-    def _note_away(self, refusal: UpstreamError) -> None:
-        self._pool.queue_away(self._session.settings)
-        self.parts.context.log_wait(refusal.text)
-
-    async def _find(self, operation: ops.FindQueues) -> ops.QueuesFound:
-        """Find out whether the broker rejects messages because their queue is away or deleted."""
-        watch = self._login.links.queue_watch
-        states = await asyncio.gather(*map(watch.state, operation.queues), return_exceptions=True)
-        is_any_away = QueueState.AWAY in states
-        if is_any_away:
-            self._pool.queue_away(self._session.settings)
-        # The session declares deleted queues again.
-        return ops.QueuesFound(is_any_away or QueueState.DELETED in states)
 
     async def _perform(self, operation: ops.Operation) -> ops.Event:
         """Carry out an operation. Returns the answer."""
@@ -299,13 +241,13 @@ class Bridge:
                 event: ops.Event = await parts.publishing.prepare(operation)
             case ops.Subscribe():
                 event = await parts.consumers.start(operation)
-                self._no_replica_since = None
+                parts.refusals.subscribed()
             case ops.Unsubscribe():
                 event = await parts.consumers.end(operation)
             case ops.RenewToken():
                 event = await self._renew_token(operation)
             case ops.FindQueues():
-                event = await self._find(operation)
+                event = await parts.refusals.find(operation)
             case _:
                 await parts.close_channels(counts=self._session.is_ended_by_client)
                 event = ops.UpstreamClosed()
@@ -338,14 +280,14 @@ class Bridge:
         await asyncio.gather(*(link.update_secret(token) for link in links), pausable.update_secret(token))
         return ops.TokenRenewed()
 
-    def _do_in_background(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def _do_in_background(self, work: Coroutine[Any, Any, object], name: str) -> asyncio.Task[None]:
         """Run work of the session that is not an operation. A fault in it ends the session."""
         task = self._spawn(self._guarded(work), name=f"stomp-{name} {self._client}")
         self._background[task] = None
         task.add_done_callback(self._background.pop)
         return task
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, work: Coroutine[Any, Any, object]) -> None:
         try:
             await work
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
@@ -365,8 +307,7 @@ class Bridge:
         of_declaration = publishing and refusal.method == QUEUE_DECLARE
         is_away = of_declaration and refusal.code == NOT_FOUND
         if is_away:
-            # See `_may_pass`: the queue is away.
-            self._note_away(refusal)
+            self.parts.context.note_away(refusal.text)
         self.handle(ops.ChannelClosed(refusal.code, refusal.text, publishing, of_declaration, is_away))
 
     @property
@@ -379,11 +320,8 @@ class Bridge:
         if self._is_forgotten:
             return
         if subscription is not None and self._session.subscriptions.is_current(subscription):
-            _ = self._do_in_background(self._end_consumer(subscription), "revoke")
+            _ = self._do_in_background(self.parts.consumers.end(ops.Unsubscribe(subscription, None)), "revoke")
         self.handle(ops.AccessRevoked(text, subscription))
-
-    async def _end_consumer(self, subscription: Subscription) -> None:
-        await self.parts.consumers.end(ops.Unsubscribe(subscription, None))
 
     def failed(self, error: Exception) -> None:
         """End the session because of a fault of the gateway in a call from its link."""

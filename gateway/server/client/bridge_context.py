@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -14,13 +14,11 @@ from gateway.server.broker.link import Link, LinkUser
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.broker.login_links import LoginLinks
 from gateway.server.client.login_handler import LoginHandler
+from gateway.server.log_limits import LONGEST_TEXT
 from gateway.session import ops
 from gateway.session.session import Session
 
 log = structlog.get_logger("gateway.session")
-
-# The most characters of the broker's text in the log. It may contain names that a client has chosen.
-_LONGEST_TEXT: Final = 300
 
 
 class BridgeOwner(LinkUser, Protocol):
@@ -65,9 +63,11 @@ class BridgeContext:
         """The time for a recovery in seconds; 0 if the session does not outlive a link."""
         return self.session.settings.upstream.ride_through
 
-    def note_away(self) -> None:
-        """Note that a node of the broker is away, and a queue with it."""
+    def note_away(self, reason: str = "") -> None:
+        """Note that a node of the broker is away, and a queue with it. ``reason``: for `log_wait`, unless empty."""
         self.pool.queue_away(self.session.settings)
+        if reason:
+            self.log_wait(reason)
 
     def recovery_begins(self) -> None:
         """Let ``log_wait`` log each reason again."""
@@ -89,6 +89,6 @@ class BridgeContext:
             login=links.login,
             session=self.session.identity.decode(),
             peer=self.client,
-            reason=reason[:_LONGEST_TEXT],
+            reason=reason[:LONGEST_TEXT],
             left_out=left_out,
         )

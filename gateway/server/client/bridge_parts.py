@@ -10,6 +10,7 @@ from gateway.server.client.consumers import Consumers
 from gateway.server.client.consuming_channels import ConsumingChannels
 from gateway.server.client.leaving_links import LeavingLinks
 from gateway.server.client.lost_consumers import LostConsumers
+from gateway.server.client.passing_refusals import PassingRefusals
 from gateway.server.client.publishing_channel import PublishingChannel
 from gateway.server.client.recovery import Recovery, Restorer
 from gateway.server.client.session_queues import SessionQueues
@@ -18,7 +19,7 @@ from gateway.server.client.session_queues import SessionQueues
 class BridgeParts:
     """See `Bridge`."""
 
-    __slots__ = ("channels", "consumers", "context", "leaving", "lost", "publishing", "queues", "recovery", "restorer")
+    __slots__ = ("channels", "consumers", "context", "leaving", "lost", "publishing", "queues", "recovery", "refusals")
 
     def __init__(self, context: BridgeContext) -> None:
         self.context = context
@@ -28,8 +29,8 @@ class BridgeParts:
         lost = self.lost = LostConsumers(context, channels, queues)
         consumers = self.consumers = Consumers(context, channels, queues, lost)
         leaving = self.leaving = LeavingLinks(context, channels, publishing, queues)
-        self.restorer = Restorer(context, channels, queues, consumers, publishing, leaving)
-        self.recovery = Recovery(self.restorer)
+        self.recovery = Recovery(Restorer(context, channels, queues, consumers, publishing, leaving))
+        self.refusals = PassingRefusals(context)
 
     @property
     def use_links(self) -> bool:

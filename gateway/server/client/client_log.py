@@ -10,13 +10,12 @@ from gateway.config.listener_settings import Listener
 from gateway.errors import CloseReason, StompError
 from gateway.server.client.connection_stats import ConnectionStats
 from gateway.server.listen.accepted_connection import HTTP_HINT, TLS_HINT, AcceptedConnection
-from gateway.server.log_limits import LogLimits, LogRateLimiter
+from gateway.server.log_limits import LONGEST_TEXT, LogLimits, LogRateLimiter
 from gateway.session.session import Session
 
 log = structlog.get_logger("gateway.session")
 
-# The most bytes of an ERROR's body in the log, and characters of a login that is not accepted.
-_LONGEST_TEXT: Final = 300
+# The most characters of a refused login in the log.
 _LONGEST_NAME: Final = 100
 
 # For clients that speak another protocol: log event and hint.
@@ -53,7 +52,7 @@ class ClientLog:
         """Log that no name can be read from the client's certificate. The reason is cut, as it may quote that."""
         left_out = self._limits.for_address(self._stats.host)
         if left_out is not None:
-            peer, reason = self._stats.peer, reason[:_LONGEST_TEXT]
+            peer, reason = self._stats.peer, reason[:LONGEST_TEXT]
             log.warning("certificate unreadable", peer=peer, reason=reason, left_out=left_out)
 
     def started(self, **details: object) -> None:
@@ -111,7 +110,7 @@ class ClientLog:
         left_out = self._repeats.left_out((error.message, asked))
         if left_out is None:
             return
-        text = ((refused and refused.reason) or error.body)[:_LONGEST_TEXT].decode(errors="replace").strip()
+        text = ((refused and refused.reason) or error.body)[:LONGEST_TEXT].decode(errors="replace").strip()
         details: dict[str, object] = {"repeated": left_out} if left_out else {}
         if refused is not None:
             details |= {"hint": refused.hint} if refused.hint else {}

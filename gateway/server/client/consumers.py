@@ -61,7 +61,7 @@ class Consumers:
                     operation.queue, channel, declare if is_named else None
                 )
             if consuming is None:
-                await self._queues.check(queue_name, channel.link)
+                await self._queues.exclusive.check(queue_name, channel.link)
                 consuming = channel.consume(queue_name, *consumer)
             await consuming
             if (gone := channel.link.closed or channel.closed) is not None:
@@ -122,7 +122,7 @@ class Consumers:
             try:
                 if operation.delete_queue is not None:
                     queue = ""
-                    await self._queues.check(operation.delete_queue, channel.link)
+                    await self._queues.exclusive.check(operation.delete_queue, channel.link)
                     await channel.cancel()
                     await channel.delete_queue(operation.delete_queue)
                     self._queues.exclusive.forget(operation.delete_queue)
@@ -131,7 +131,7 @@ class Consumers:
         elif operation.delete_queue is not None:
             # The subscription has lost its channel, and so the consumer, with its link.
             async with LinkChannel.opened(await self._context.links.consuming_link()) as channel:
-                await self._queues.check(operation.delete_queue, channel.link)
+                await self._queues.exclusive.check(operation.delete_queue, channel.link)
                 await channel.delete_queue(operation.delete_queue)
         self._queues.exclusive.consumer_closed(operation.subscription)
         return ops.Unsubscribed()

@@ -98,7 +98,8 @@ class ConsumingChannels:
         """Drop deliveries from now on, so that the broker's answers do not wait for them."""
         for channel in self._by_subscription.values():
             channel.link.drop_data(channel)
-        self.pausable.set_client_gone()
+        # The pausable link never pauses again.
+        self.pausable.set_client_writable(True)
 
     def drop_deliveries(self) -> None:
         """Drop further messages for requeue until the client is writable again."""
@@ -189,7 +190,6 @@ class PausableLink:
         self._links: list[Link] = []
         self._opening = asyncio.Lock()
         self._client_writable = True
-        self._client_gone = False
         self._context = context
         self._consuming = consuming
 
@@ -218,16 +218,11 @@ class PausableLink:
         self._client_writable = writable
         self.read_or_pause()
 
-    def set_client_gone(self) -> None:
-        """Never pause any more: the client is gone, and its deliveries are dropped."""
-        self._client_gone = True
-        self.read_or_pause()
-
     def read_or_pause(self) -> None:
         """Pause if the client is slow and one of its subscriptions is on this link; otherwise read."""
         for link in self._links:
             is_used = any(channel.link is link for channel in self._consuming)
-            if self._client_writable or self._client_gone or not is_used:
+            if self._client_writable or not is_used:
                 link.resume_reading()
             else:
                 link.pause_reading()

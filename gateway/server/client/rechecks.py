@@ -24,6 +24,7 @@ from gateway.server.broker.link import Link
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.broker.login_links import LoginLinks
 from gateway.server.fault_boundary import FaultOwner
+from gateway.server.log_limits import LONGEST_TEXT
 from gateway.server.paced_work import PacedWork
 from gateway.server.stats import GatewayStats
 from gateway.session.subscription import Subscription
@@ -49,9 +50,6 @@ _IS_LIMIT: Final = "limit ("
 
 # The prefixes of generated queue names. Permissions are the same for all of them.
 _GENERATED: Final = ("stomp-subscription-", "stomp.gen-", "amq.gen-")
-
-# The most characters of the broker's text in the log.
-_LONGEST_REASON: Final = 300
 
 
 class Rechecked(FaultOwner, Protocol):
@@ -198,7 +196,7 @@ class Rechecks:
                 "access revoked",
                 virtual_host=virtual_host,
                 login=login.links.login,
-                reason=text[:_LONGEST_REASON],
+                reason=text[:LONGEST_TEXT],
                 **details,
                 left_out=left_out,
             )

@@ -21,17 +21,9 @@ class SessionQueues:
     def __init__(self, context: BridgeContext, channels: ConsumingChannels) -> None:
         self._context = context
         self._channels = channels
-        self.exclusive = ExclusiveQueues(context.bridge)
+        self.exclusive = ExclusiveQueues(context.bridge, lambda: context.links.virtual_host.amqp_vhost)
         # The exclusive queues that were lost with their link.
         self._lost: list[QueueSpec] = []
-
-    @property
-    def _vhost(self) -> str:
-        return self._context.links.virtual_host.amqp_vhost
-
-    async def check(self, queue: str, link: Link) -> None:
-        """See `ExclusiveQueues.check`."""
-        await self.exclusive.check(queue, link, self._vhost)
 
     async def declare(
         self, queue: QueueSpec, channel: LinkChannel, declare: Declare | None = None
@@ -72,7 +64,7 @@ class SessionQueues:
     async def _declare_on(self, channel: LinkChannel, queue: QueueSpec, declare: Declare | None = None) -> str:
         declare = declare or channel.declare
         if queue.exclusive:
-            return await self.exclusive.declare(queue, channel.link, self._vhost, declare)
+            return await self.exclusive.declare(queue, channel.link, declare)
         return await declare(queue)
 
     def lose(self, link: Link) -> None:

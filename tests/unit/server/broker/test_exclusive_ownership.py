@@ -76,7 +76,11 @@ async def declared(queues: ExclusiveQueues, link: SharedLink, queue: QueueSpec, 
         link.ask("claim", spec.name)
         return name or spec.name
 
-    return await queues.declare(queue, link.as_link, "/", declare)
+    return await queues.declare(queue, link.as_link, declare)
+
+
+def of_session() -> ExclusiveQueues:
+    return ExclusiveQueues(SESSION, lambda: "/")
 
 
 def subscription() -> Subscription:
@@ -84,7 +88,7 @@ def subscription() -> Subscription:
 
 
 async def test_a_queue_belongs_to_the_session_that_declared_it_until_that_ends(link: SharedLink) -> None:
-    owner, other = ExclusiveQueues(SESSION), ExclusiveQueues(SESSION)
+    owner, other = of_session(), of_session()
     assert await declared(owner, link, MINE) == "mine"
     assert await declared(owner, link, MINE) == "mine"
     assert (owner.link_of("mine"), other.link_of("mine")) == (link.as_link, None)
@@ -108,7 +112,7 @@ async def test_a_queue_belongs_to_the_session_that_declared_it_until_that_ends(l
 
 
 async def test_a_session_that_ends_leaves_no_queue(link: SharedLink) -> None:
-    queues = ExclusiveQueues(SESSION)
+    queues = of_session()
     await declared(queues, link, MINE)
     assert await declared(queues, link, QueueSpec("", exclusive=True), "amq.gen-1") == "amq.gen-1"
     link.asked.clear()
@@ -120,7 +124,7 @@ async def test_a_session_that_ends_leaves_no_queue(link: SharedLink) -> None:
 
 
 async def test_a_queue_of_another_connection_is_not_deleted_and_the_others_are(link: SharedLink) -> None:
-    queues = ExclusiveQueues(SESSION)
+    queues = of_session()
     for name in ("a", "b"):
         await declared(queues, link, QueueSpec(name, exclusive=True))
     link.asked.clear()
@@ -131,7 +135,7 @@ async def test_a_queue_of_another_connection_is_not_deleted_and_the_others_are(l
 
 
 async def test_a_lost_link_is_asked_for_nothing(link: SharedLink) -> None:
-    queues = ExclusiveQueues(SESSION)
+    queues = of_session()
     await declared(queues, link, MINE)
     link.asked.clear()
     link.closed = UpstreamError(320, "")
@@ -140,7 +144,7 @@ async def test_a_lost_link_is_asked_for_nothing(link: SharedLink) -> None:
 
 
 async def test_a_queue_that_has_gone_unnoticed_is_free(link: SharedLink) -> None:
-    owner, other = ExclusiveQueues(SESSION), ExclusiveQueues(SESSION)
+    owner, other = of_session(), of_session()
     await declared(owner, link, MINE)
     link.refusals["look for"] = UpstreamError(404, "NOT_FOUND")
     assert await declared(other, link, MINE) == "mine"
@@ -153,27 +157,27 @@ async def test_a_queue_that_has_gone_unnoticed_is_free(link: SharedLink) -> None
 
 @pytest.mark.parametrize("refusal", [UpstreamError(405, "LOCKED"), UpstreamError(403, "REFUSED")])
 async def test_a_queue_that_may_not_be_looked_at_is_there(link: SharedLink, refusal: UpstreamError) -> None:
-    await declared(ExclusiveQueues(SESSION), link, MINE)
+    await declared(of_session(), link, MINE)
     link.refusals["look for"] = refusal
     with pytest.raises(UpstreamError, match="RESOURCE_LOCKED"):
-        await declared(ExclusiveQueues(SESSION), link, MINE)
+        await declared(of_session(), link, MINE)
 
 
 async def test_a_link_that_is_lost_meanwhile_is_no_answer(link: SharedLink) -> None:
-    await declared(ExclusiveQueues(SESSION), link, MINE)
+    await declared(of_session(), link, MINE)
     link.refusals["look for"] = LinkDownError(404, "gone")
     with pytest.raises(LinkDownError):
-        await declared(ExclusiveQueues(SESSION), link, MINE)
+        await declared(of_session(), link, MINE)
 
 
 async def test_two_that_want_one_name_at_once_get_it_one_after_the_other(link: SharedLink) -> None:
-    first, second = ExclusiveQueues(SESSION), ExclusiveQueues(SESSION)
+    first, second = of_session(), of_session()
     answer = asyncio.get_running_loop().create_future()
 
     async def slow(queue: QueueSpec) -> str:
         return str(await answer)
 
-    one = asyncio.ensure_future(first.declare(MINE, link.as_link, "/", slow))
+    one = asyncio.ensure_future(first.declare(MINE, link.as_link, slow))
     await asyncio.sleep(0)
     two = asyncio.ensure_future(declared(second, link, MINE))
     await asyncio.sleep(0)
@@ -186,13 +190,13 @@ async def test_two_that_want_one_name_at_once_get_it_one_after_the_other(link: S
 
 
 async def test_a_declaration_that_is_cancelled_may_have_made_the_queue(link: SharedLink) -> None:
-    queues = ExclusiveQueues(SESSION)
+    queues = of_session()
 
     async def never(queue: QueueSpec) -> str:
         await asyncio.Event().wait()
         return ""
 
-    task = asyncio.ensure_future(queues.declare(MINE, link.as_link, "/", never))
+    task = asyncio.ensure_future(queues.declare(MINE, link.as_link, never))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -202,7 +206,7 @@ async def test_a_declaration_that_is_cancelled_may_have_made_the_queue(link: Sha
 
 
 async def test_a_lost_link_takes_its_queues_and_those_with_a_name_may_come_back(link: SharedLink) -> None:
-    queues, another = ExclusiveQueues(SESSION), SharedLink()
+    queues, another = of_session(), SharedLink()
     await declared(queues, link, MINE)
     await declared(queues, link, QueueSpec("", exclusive=True), "amq.gen-1")
     await declared(queues, another, AUTO)
@@ -212,7 +216,7 @@ async def test_a_lost_link_takes_its_queues_and_those_with_a_name_may_come_back(
 
 
 async def test_an_auto_delete_queue_goes_with_its_last_consumer_and_others_stay(link: SharedLink) -> None:
-    queues, one, two, three = ExclusiveQueues(SESSION), subscription(), subscription(), subscription()
+    queues, one, two, three = of_session(), subscription(), subscription(), subscription()
     await declared(queues, link, MINE)
     await declared(queues, link, AUTO)
     for consumer, name in ((one, "auto"), (two, "auto"), (three, "mine")):
@@ -225,7 +229,7 @@ async def test_an_auto_delete_queue_goes_with_its_last_consumer_and_others_stay(
 
 
 async def test_a_consumer_that_the_broker_cancels_has_lost_its_queue(link: SharedLink) -> None:
-    queues, one, stranger = ExclusiveQueues(SESSION), subscription(), subscription()
+    queues, one, stranger = of_session(), subscription(), subscription()
     await declared(queues, link, MINE)
     queues.consumed(one, "mine")
     queues.consumed(stranger, "shared with others")
@@ -236,7 +240,7 @@ async def test_a_consumer_that_the_broker_cancels_has_lost_its_queue(link: Share
 
 
 async def test_an_auto_delete_queue_whose_consumers_are_gone_is_not_made_again_to_be_deleted(link: SharedLink) -> None:
-    queues = ExclusiveQueues(SESSION)
+    queues = of_session()
     await declared(queues, link, AUTO)
     queues.consumed(subscription(), "auto")
     link.asked.clear()
@@ -270,13 +274,13 @@ async def test_only_a_queue_that_is_there_can_be_taken_as_it_is(
 
 
 async def test_of_two_that_wait_for_a_name_the_second_is_refused_when_the_first_has_it(link: SharedLink) -> None:
-    first, second, third = ExclusiveQueues(SESSION), ExclusiveQueues(SESSION), ExclusiveQueues(SESSION)
+    first, second, third = of_session(), of_session(), of_session()
     answer = asyncio.get_running_loop().create_future()
 
     async def slow(queue: QueueSpec) -> str:
         return str(await answer)
 
-    one = asyncio.ensure_future(first.declare(MINE, link.as_link, "/", slow))
+    one = asyncio.ensure_future(first.declare(MINE, link.as_link, slow))
     await asyncio.sleep(0)
     waiting = [asyncio.ensure_future(declared(each, link, MINE)) for each in (second, third)]
     await asyncio.sleep(0)
@@ -287,7 +291,7 @@ async def test_of_two_that_wait_for_a_name_the_second_is_refused_when_the_first_
 
 
 async def test_what_is_gone_already_is_forgotten_once(link: SharedLink) -> None:
-    owner, other, consumer = ExclusiveQueues(SESSION), ExclusiveQueues(SESSION), subscription()
+    owner, other, consumer = of_session(), of_session(), subscription()
     owner.forget("never there")
     await declared(owner, link, AUTO)
     owner.consumed(consumer, "auto")

@@ -71,7 +71,7 @@ async def test_nobody_dials_when_nobody_waits() -> None:
     await until(lambda: asyncio.sleep(0, broker.dials), lambda dials: dials > 1)
     waiting[0].cancel()
     await asyncio.wait(waiting[:1])
-    task = redial._task
+    task = redial._dialling.task
     assert task is not None
     assert not task.done()
     waiting[1].cancel()

@@ -157,9 +157,7 @@ def test_nobody_is_given_a_publishing_channel_that_is_lost_already() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         lose_publishing_link_amid_declaration(broker)
         with pytest.raises(LinkDownError):
-            await client.bridge.parts.restorer.restore_publisher(
-                ops.Recover((), True, (QueueSpec("x", exclusive=True),))
-            )
+            await client.bridge.parts.publishing.restore(ops.Recover((), True, (QueueSpec("x", exclusive=True),)))
 
     play(scene)
 
