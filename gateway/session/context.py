@@ -253,7 +253,7 @@ class SessionContext:
             base=self.subscriptions.base,
         )
         if self.settings.topic_slashes == "dots_and_back":
-            subscription.show_slashes()
+            subscription.headers.shows_slashes = True
         if selector is not None and isinstance(subscription, SelectiveSubscription):
             subscription.selection = Selection(selector)
         return subscription

@@ -50,19 +50,20 @@ class DeliveryLedger:
     """The deliveries of one subscription, by delivery tag.
 
     ``last_tag`` is the last delivery, ``last_sent`` the last one that went to the client. `Subscription.deliver` checks
-    and sets both itself, because a call for each message would cost too much.
+    and sets both itself, because a call for each message would cost too much. It also counts ``delivered_bytes``, of
+    bodies, and the ``redelivered`` messages.
     """
 
     __slots__ = (
         "_dropped", "_frames", "_mode", "_pending_multiple", "_settled_out_of_order", "_settled_up_to",
-        "_unsettled_below", "channel", "counter", "discarded", "dropped", "filtered", "last_sent", "last_tag",
-        "requeued",
+        "_unsettled_below", "channel", "counter", "delivered_bytes", "discarded", "dropped", "filtered", "last_sent",
+        "last_tag", "redelivered", "requeued",
     )  # fmt: skip
 
     def __init__(self, mode: AckMode) -> None:
         self.channel = 0
         self.counter: DeliveryCounter | None = None
-        self.last_tag = self.last_sent = 0
+        self.last_tag = self.last_sent = self.delivered_bytes = self.redelivered = 0
         # Counts of messages: refused by the client, with and without requeue; dropped for requeue; filtered out.
         self.requeued = self.discarded = self.dropped = self.filtered = 0
         self._mode = mode

@@ -405,8 +405,8 @@ class Publisher:
 
     def confirm(self, sequence: int, multiple: bool, accepted: bool) -> None:
         """See `Session.confirm`. Sends the RECEIPTs that wait for these confirms. HOT: once per confirm."""
-        context = self._context
-        if not accepted and context.rides_through:
+        if not accepted and self._context.rides_through:
+            context = self._context
             is_passing = self.is_lost or context.brokers_changed(context.settings)
             self.is_in_doubt = not is_passing
             # If brokers changed, the refusal may be temporary for every message. Otherwise only queues that the session

@@ -17,8 +17,8 @@ from gateway.pieces import Body
 from gateway.session import translate
 from gateway.session.correlation import CorrelatedSubscription
 from gateway.session.delivery_ledger import OUT_OF_ORDER, AckMode, DeliveryLedger
-from gateway.session.destinations import message_destination
-from gateway.session.subscription import LARGEST_CACHED_BLOCK, RECEIPT_FIELD, Subscription
+from gateway.session.message_headers import LARGEST_CACHED_BLOCK, destination_of, is_cacheable
+from gateway.session.subscription import Subscription
 from gateway.stomp.block_cache import BlockCache
 
 _MOST_BYTES: Final = 100_000
@@ -97,15 +97,12 @@ class Selection:
     def look(self, route: bytes, properties: bytes) -> None:
         """Apply the selector to a message. The result for the same route and properties is cached."""
         key = route + properties
-        is_kept = len(key) <= LARGEST_CACHED_BLOCK
-        self.route, self.properties = (route, properties) if is_kept else (b"", b"")
+        self.route, self.properties = (route, properties) if len(key) <= LARGEST_CACHED_BLOCK else (b"", b"")
         known = self._verdicts.get(key)
         if known is None:
-            split = route[0] + 1
-            destination = message_destination(route[1:split], route[split + 1 :])
             headers = translate.shown_headers(amqp.decode(properties))
-            known = self._selector.matches([(b"destination", destination), *headers])
-            if is_kept and RECEIPT_FIELD not in properties:
+            known = self._selector.matches([(b"destination", destination_of(route)), *headers])
+            if is_cacheable(key):
                 self._verdicts.enter(key, known)
         self.is_selected = known
 

@@ -1,4 +1,4 @@
-"""Subscriptions: each encodes its MESSAGE frames, and has a ledger of its deliveries."""
+"""Subscriptions: each writes its MESSAGE frames, and has a ledger of its deliveries."""
 
 from __future__ import annotations
 
@@ -6,28 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
-from gateway.amqp import properties as amqp
 from gateway.errors import CodecError
 from gateway.pieces import Body, joined
-from gateway.session import translate
 from gateway.session.delivery_ledger import OUT_OF_ORDER, AckMode, DeliveryLedger
-from gateway.session.destinations import DestinationKind, kind_of, message_destination, with_slashes
+from gateway.session.destinations import DestinationKind, kind_of
+from gateway.session.message_headers import MESSAGE, MessageHeaders, stream_offset
 from gateway.session.queues import Argument, QueueSpec
 from gateway.session.traffic import DeliveryCounter, TrafficCounter
-from gateway.stomp.block_cache import BlockCache
-from gateway.stomp.frame import encode_headers
-from gateway.stomp.headers import escape
-
-LARGEST_CACHED_BLOCK: Final = 2048
-"""The most bytes of route and properties for which a subscription caches anything."""
-_MOST_BYTES: Final = 300_000
-
-# RabbitMQ adds this entry, an integer, to the headers table of every message from a stream.
-_STREAM_OFFSET: Final = b"x-stream-offset"
-
-# The encoded name of an entry of the headers table. A SEND with a receipt becomes a message with this entry. Receipts
-# differ from message to message, so nothing is cached for these.
-RECEIPT_FIELD: Final = b"\x07receipt"
 
 # Larger than every delivery tag, which has 64 bits.
 _NEVER: Final = 1 << 64
@@ -35,7 +20,6 @@ _NEVER: Final = 1 << 64
 # The pieces of a MESSAGE in ``Subscription.deliver``: the headers up to the delivery's number, the number, the other
 # headers with the blank line, the body, and the end. With an ack header, which repeats the number, the other headers
 # are two pieces with the number in between.
-_MESSAGE: Final = b"MESSAGE\n"
 _BLANK_LINE: Final = b"\n\n"
 _END: Final = b"\0\n"
 _PIECES: Final = 5
@@ -93,8 +77,6 @@ class Subscribe:
 class Subscription:
     """One subscription of a session.
 
-    It has many attributes, so that each one that ``deliver`` reads for every message is one look-up away.
-
     Args:
         tag: its identity within the session, ``T_<id>`` or ``Q_<destination>``.
         identifier: the subscription header of its MESSAGE frames; None without one.
@@ -107,10 +89,9 @@ class Subscription:
     """
 
     __slots__ = (
-        "_auto_acks", "_body_bytes", "_counter", "_header_cache", "_is_pending", "_is_redelivered", "_is_started",
-        "_layout", "_notify_above", "_prefixes", "_properties", "_redelivered", "_route", "_size", "_stats_before",
-        "_stopped_at", "_urgent_after", "awaits_queue", "base", "destination", "first_base", "identifier",
-        "is_lost", "is_stream", "kind", "ledger", "mode", "next_offset", "output", "queue", "request", "tag",
+        "_auto_acks", "_counter", "_is_pending", "_is_started", "_notify_above", "_stats_before", "_stopped_at",
+        "_urgent_after", "awaits_queue", "base", "destination", "first_base", "headers", "identifier", "is_lost",
+        "is_stream", "kind", "ledger", "mode", "next_offset", "output", "queue", "request", "tag",
     )  # fmt: skip
 
     # Whether it has a selector, so that a delivery may take long.
@@ -153,8 +134,8 @@ class Subscription:
         self.ledger = self._ledger_type(mode)
         # The pieces of MESSAGE frames: until ``start`` its own list, and then the session's output.
         self.output: list[Body] = []
+        self.headers = MessageHeaders(tag, identifier, session, shows_ack=shows_ack and mode is not AckMode.AUTO)
         self._counter: DeliveryCounter | None = None
-        self._body_bytes = self._redelivered = 0
         # The traffic on channels that were lost, because the ledger has only that of the present channel.
         self._stats_before = TrafficCounter()
         # True while messages may go to the client.
@@ -167,28 +148,11 @@ class Subscription:
         self._is_pending = False
         self._notify_above = 0 if mode is AckMode.AUTO else _NEVER
         self._urgent_after = max(1, window // 4)
-        # The beginning of MESSAGE, the lines up to the number in message-id and in ack (empty without ack), and whether
-        # topics are shown with slashes.
-        named = b"subscription:%b\n" % escape(identifier) if identifier is not None else b""
-        delivery = b"%b@@%b@@" % (escape(tag), escape(session))
-        ack = b"\nack:" + delivery if shows_ack and mode is not AckMode.AUTO else b""
-        self._prefixes = (_MESSAGE + named, b"message-id:" + delivery, ack, False)
-        self._header_cache = BlockCache[tuple[bytes, bytes, bytes]](_MOST_BYTES, _size_of_block)
-        # The last layout: the bytes before the number, between the two numbers if there is an ack header, and after
-        # them. It is for messages with this route, these properties, this size of the body, and this redelivered.
-        self._layout = (b"", b"", b"")
-        self._route = self._properties = b""
-        self._size = -1
-        self._is_redelivered = False
 
     @property
     def last_number(self) -> int:
         """The number in the message-id of the last delivery."""
         return self.base + self.ledger.last_tag
-
-    def show_slashes(self) -> None:
-        """Show topics in MESSAGE frames with slashes instead of dots."""
-        self._prefixes = (*self._prefixes[:3], True)
 
     @property
     def address(self) -> bytes:
@@ -218,8 +182,8 @@ class Subscription:
             )
         return TrafficCounter(
             delivered=before.delivered + ledger.last_tag - ledger.dropped - ledger.filtered,
-            delivered_bytes=self._body_bytes,
-            redelivered=self._redelivered,
+            delivered_bytes=before.delivered_bytes + ledger.delivered_bytes,
+            redelivered=before.redelivered + ledger.redelivered,
             outstanding=ledger.outstanding,
             acknowledged=before.acknowledged + settled - ledger.requeued - ledger.discarded,
             requeued=before.requeued + ledger.requeued,
@@ -250,7 +214,6 @@ class Subscription:
             # Nothing has gone to the client.
             self.output.clear()
             self._auto_acks = PendingAutoAcks()
-            self._body_bytes = self._redelivered = 0
         else:
             stats = replace(self.stats, outstanding=0)
             self._stats_before = stats
@@ -304,32 +267,34 @@ class Subscription:
         Raises:
             CodecError: the delivery tags of the channel are not consecutive.
         """
-        size, layout = len(body), self._layout
+        size, headers, ledger = len(body), self.headers, self.ledger
         if (
-            route is not self._route
-            or properties is not self._properties
-            or size != self._size
-            or redelivered is not self._is_redelivered
+            route is not headers.route
+            or properties is not headers.properties
+            or size != headers.size
+            or redelivered is not headers.redelivered
         ):
-            layout = self._lay_out(route, properties, size, redelivered)
-        ledger = self.ledger
+            if self.is_stream is not False:
+                self._follow_stream(properties)
+            before, middle, after = headers.lay_out(route, properties, size, redelivered)
+        else:
+            before, middle, after = headers.layout
         if tag != ledger.last_tag + 1:
             raise CodecError(OUT_OF_ORDER)
         ledger.last_tag = ledger.last_sent = tag
         if tag > self._notify_above:
             self._note_auto_ack(tag)
         if redelivered:
-            self._redelivered += 1
-        self._body_bytes += size
+            ledger.redelivered += 1
+        ledger.delivered_bytes += size
         if self._counter is not None:
             # Before the output is extended: if this raises, the client gets no part of the frame.
             self._counter.delivered(tag, redelivered, size)
-        number = b"%d" % (tag + self.base)
-        before, middle, after = layout
+        output, number = self.output, b"%d" % (tag + self.base)
         if middle:
-            self.output += (before, number, middle, number, after, body, _END)
+            output += (before, number, middle, number, after, body, _END)
         else:
-            self.output += (before, number, after, body, _END)
+            output += (before, number, after, body, _END)
 
     def deliver_alike(self, tag: int, bodies: list[bytes]) -> None:
         """Encode consecutive messages, from this tag on, that differ from the last one only in the body.
@@ -339,20 +304,20 @@ class Subscription:
         Raises:
             CodecError: the delivery tags of the channel are not consecutive.
         """
-        ledger = self.ledger
+        headers, ledger = self.headers, self.ledger
         if tag != ledger.last_tag + 1:
             raise CodecError(OUT_OF_ORDER)
-        count, size = len(bodies), self._size
+        count, size = len(bodies), headers.size
         ledger.last_tag = ledger.last_sent = last = tag + count - 1
         while last > self._notify_above:
             self._note_auto_ack(self._notify_above + 1)
-        if self._is_redelivered:
-            self._redelivered += count
-        self._body_bytes += count * size
+        if headers.redelivered:
+            ledger.redelivered += count
+        ledger.delivered_bytes += count * size
         if self._counter is not None:
             for each in range(tag, last + 1):
-                self._counter.delivered(each, self._is_redelivered, size)
-        before, middle, after = self._layout
+                self._counter.delivered(each, headers.redelivered, size)
+        before, middle, after = headers.layout
         output, number = self.output, tag + self.base
         for body in bodies:
             if middle:
@@ -362,47 +327,12 @@ class Subscription:
                 output += (before, b"%d" % number, after, body, _END)
             number += 1
 
-    def _lay_out(self, route: bytes, properties: bytes, size: int, redelivered: bool) -> tuple[bytes, bytes, bytes]:
-        """The bytes of a MESSAGE around the delivery's number.
-
-        Messages of one publisher share route and properties, so the headers are cached by the bytes of both. Large ones
-        are not kept, because one message may reach thousands of subscriptions.
-        """
-        key = route + properties
-        headers = self._header_cache.get(key)
-        if headers is None:
-            headers = self._encode_headers(key, route, properties)
-        before, ack, after = headers
-        middle = b"\nredelivered:%b" % (b"true" if redelivered else b"false")
-        after += b"content-length:%d\n\n" % size if size else b"\n"
-        layout = (before, middle + ack, after) if ack else (before, b"", middle + after)
-        if len(key) <= LARGEST_CACHED_BLOCK:
-            self._layout = layout
-            self._route, self._properties, self._size, self._is_redelivered = route, properties, size, redelivered
-        return layout
-
-    def _encode_headers(self, key: bytes, route: bytes, properties: bytes) -> tuple[bytes, bytes, bytes]:
-        """Encode the headers of MESSAGE: up to the number, up to the ack's number, and the rest."""
-        split = route[0] + 1
-        destination = message_destination(route[1:split], route[split + 1 :])
-        start, message_id, ack, shows_slashes = self._prefixes
-        if shows_slashes:
-            destination = with_slashes(destination)
-        before = b"%bdestination:%b\n%b" % (start, escape(destination), message_id)
-        if self.is_stream is not False:
-            self._follow_stream(properties)
-        headers = (before, ack, b"\n" + encode_headers(translate.shown_headers(amqp.decode(properties))))
-        if len(key) <= LARGEST_CACHED_BLOCK and not self.is_stream and RECEIPT_FIELD not in properties:
-            self._header_cache.enter(key, headers)
-        return headers
-
     def _follow_stream(self, properties: bytes) -> None:
         """Find out from the first message whether the queue is a stream, and from each message of one, the offset."""
-        offset = _stream_offset(properties)
+        offset = stream_offset(properties)
         if self.is_stream is None:
             self.is_stream = offset is not None
         if self.is_stream and offset is not None:
-            # Properties of a stream's messages are not cached, because each has another offset.
             self.next_offset = offset + 1
 
     def drop_for_requeue(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: Body) -> None:
@@ -413,7 +343,7 @@ class Subscription:
         cannot be requeued, and are delivered.
         """
         if self.is_stream is None:
-            self.is_stream = _stream_offset(properties) is not None
+            self.is_stream = stream_offset(properties) is not None
         if self.is_stream:
             self.deliver(tag, redelivered, route, properties, body)
         else:
@@ -440,15 +370,6 @@ class Subscription:
         return True
 
 
-def _stream_offset(properties: bytes) -> int | None:
-    """The offset of a message in its stream; None if it does not come from a stream.
-
-    STOMP clients cannot forge it, because their headers become strings.
-    """
-    headers = amqp.decode(properties).headers or ()
-    return next((value for name, value in headers if name == _STREAM_OFFSET and isinstance(value, int)), None)
-
-
 def split_frames(pieces: list[Body]) -> list[bytes]:
     """Join the pieces of a session's output to frames, because WebSocket sends each frame as a message.
 
@@ -461,13 +382,8 @@ def split_frames(pieces: list[Body]) -> list[bytes]:
     begin, count = 0, len(pieces)
     while begin < count:
         end = begin + 1
-        if pieces[begin].startswith(_MESSAGE):  # type: ignore[union-attr]  # only a body is in pieces
+        if pieces[begin].startswith(MESSAGE):  # type: ignore[union-attr]  # only a body is in pieces
             end = begin + (_PIECES if pieces[begin + 2].endswith(_BLANK_LINE) else _PIECES_WITH_ACK)  # type: ignore[union-attr]
         frames.append(joined(pieces[begin:end]))
         begin = end
     return frames
-
-
-def _size_of_block(block: bytes) -> int:
-    """The memory in bytes, as measured, that the cached headers for a route and properties take."""
-    return 300 + 3 * len(block)

@@ -192,7 +192,7 @@ class Client:
         demand(not subscriptions._to_settle, "no settlement is left behind")
         demand(len(subscriptions.temp_queues) <= len(known), "reply queues are subscriptions")
         for subscription in known:
-            demand(len(subscription._header_cache) <= _CACHED_HEADERS, "remembered heads are bounded")
+            demand(len(subscription.headers._cache) <= _CACHED_HEADERS, "remembered heads are bounded")
 
     def _check_ledgers(self) -> None:
         """Delivered is settled and outstanding: what the session thinks is out is what the broker has out.
