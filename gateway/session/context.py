@@ -17,18 +17,13 @@ from gateway.errors import CloseReason, StompError
 from gateway.message_selectors.selector import Selector
 from gateway.pieces import Body
 from gateway.session import error_frames, ops
-from gateway.session.correlation import CorrelatedSubscription
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.destination_rules import NO_DESTINATION_RULES
 from gateway.session.destinations import subscription_queue_name
 from gateway.session.observer import SessionObserver
 from gateway.session.pending_operations import PendingOperations
 from gateway.session.queues import DeclaredQueues, QueueRules, QueueSpec
-from gateway.session.selective_subscription import (
-    CorrelatedSelectiveSubscription,
-    Selection,
-    SelectiveSubscription,
-)
+from gateway.session.selective_subscription import Selection, SelectiveSubscription
 from gateway.session.subscription import Subscription
 from gateway.session.subscriptions import Subscriptions
 from gateway.session.traffic import SessionTraffic
@@ -43,14 +38,6 @@ NO_SETTINGS: Final = VirtualHost(name="")
 _OF_A_SEND: Final = (CloseReason.BROKER_ERROR, CloseReason.DESTINATION_DENIED)
 
 _NO_QUEUE_RULES: Final = QueueRules()
-
-# The class of a subscription, by whether messages carry the time of publishing, and whether it has a selector.
-_SUBSCRIPTIONS: Final[Mapping[tuple[bool, bool], type[Subscription]]] = {
-    (False, False): Subscription,
-    (True, False): CorrelatedSubscription,
-    (False, True): SelectiveSubscription,
-    (True, True): CorrelatedSelectiveSubscription,
-}
 
 
 class State(Enum):
@@ -241,8 +228,7 @@ class SessionContext:
         selector: Selector | None = None,
     ) -> Subscription:
         """Create a subscription, which has no consumer yet. For the queue of a reply-to, it has no destination."""
-        correlates = self.observer is not None and self.observer.stamp is not None
-        subscription = _SUBSCRIPTIONS[correlates, selector is not None](
+        subscription = (Subscription if selector is None else SelectiveSubscription)(
             tag,
             identifier,
             mode,
@@ -252,6 +238,7 @@ class SessionContext:
             window=self.settings.auto_ack_window,
             base=self.subscriptions.base,
         )
+        subscription.correlates = self.observer is not None and self.observer.stamp is not None
         if self.settings.topic_slashes == "dots_and_back":
             subscription.headers.shows_slashes = True
         if selector is not None and isinstance(subscription, SelectiveSubscription):

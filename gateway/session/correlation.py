@@ -6,13 +6,11 @@ not see it, because MESSAGE never has a header of that name (`translate`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Protocol, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, cast
 
 from gateway.amqp import properties as amqp
-from gateway.pieces import Body
 from gateway.session.cached_publish import CachedPublish
-from gateway.session.subscription import Subscription
 from gateway.session.traffic import DeliveryCounter
 from gateway.session.translate import PUBLISHED
 from gateway.session.varied_publish import VariedPublish
@@ -23,7 +21,7 @@ Stamp = Callable[[], bytes]
 _ENTRY: Final = amqp.number_name(PUBLISHED)
 
 
-class _Stamped(CachedPublish):
+class Stamped(CachedPublish):
     """A `CachedPublish` whose messages carry the time of publishing, as the first entry of the headers table."""
 
     __slots__ = ()
@@ -39,20 +37,23 @@ class _Stamped(CachedPublish):
         return (self.stamp(), *super().values(receipt, length))
 
 
-class StampedPublish(_Stamped):
-    """A `CachedPublish` with the time of publishing."""
-
+class _StampedPublish(Stamped):
     __slots__ = ("stamp",)
 
 
-class StampedVariedPublish(_Stamped, VariedPublish):
-    """A `VariedPublish` with the time of publishing."""
-
+class _StampedVariedPublish(Stamped, VariedPublish):
     __slots__ = ("stamp",)
+
+
+STAMPED: Final[Mapping[type[CachedPublish], Any]] = {
+    CachedPublish: _StampedPublish,
+    VariedPublish: _StampedVariedPublish,
+}
+"""The classes whose messages carry the time of publishing, by the class without it."""
 
 
 class CorrelatedCounter(DeliveryCounter, Protocol):
-    """The counter of a `CorrelatedSubscription`."""
+    """A counter of deliveries that needs to know when each message was published."""
 
     published: int | None
     """The time of publishing of the next messages that it counts, in microseconds since the epoch, or None."""
@@ -60,20 +61,10 @@ class CorrelatedCounter(DeliveryCounter, Protocol):
     """The properties in which ``published`` was found; empty before the first message."""
 
 
-class CorrelatedSubscription(Subscription):
-    """A subscription that tells its counter, if it has one, when each message was published."""
-
-    __slots__ = ()
-
-    def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: Body) -> None:
-        """See `Subscription.deliver`. HOT: once per message, or once for many similar ones."""
-        counter = cast("CorrelatedCounter | None", self._counter)
-        if counter is not None and properties is not counter.properties:
-            counter.published, counter.properties = _published(properties), properties
-        super().deliver(tag, redelivered, route, properties, body)
-
-
-def _published(properties: bytes) -> int | None:
-    """The time of publishing that a message carries; None without one."""
-    headers = (amqp.decode(properties).headers or ()) if _ENTRY in properties else ()
-    return next((value for name, value in headers if name == PUBLISHED and isinstance(value, int)), None)
+def note_published(counter: DeliveryCounter, properties: bytes) -> None:
+    """Tell a `CorrelatedCounter` when the next messages, with these properties, were published."""
+    counter = cast("CorrelatedCounter", counter)
+    if properties is not counter.properties:
+        headers = (amqp.decode(properties).headers or ()) if _ENTRY in properties else ()
+        published = [value for name, value in headers if name == PUBLISHED and isinstance(value, int)]
+        counter.published, counter.properties = published[0] if published else None, properties

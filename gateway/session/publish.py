@@ -22,7 +22,7 @@ from gateway.session import error_frames, ops
 from gateway.session.cached_publish import CachedPublish
 from gateway.session.confirms import Commit, PublisherConfirms, Unconfirmed
 from gateway.session.context import NO_SETTINGS, Hold, SessionContext
-from gateway.session.correlation import StampedPublish, StampedVariedPublish
+from gateway.session.correlation import STAMPED, Stamped
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.destinations import SUBSCRIPTION_QUEUE, TEMP_QUEUE_OF_NEXT
 from gateway.session.queues import QueueSpec, temporary_queue
@@ -186,7 +186,7 @@ class Publisher:
         block, headers = frame.header_block, self._context.headers(frame)
         cached = self._find_varied(block, headers) if is_new else None
         if cached is None:
-            cached = block.cached_publish = self._make(CachedPublish, StampedPublish, headers, block.volatile)
+            cached = block.cached_publish = self._make(CachedPublish, headers, block.volatile)
         return cached
 
     def _find_varied(self, block: HeaderBlock, headers: Mapping[bytes, bytes]) -> CachedPublish | None:
@@ -195,8 +195,7 @@ class Publisher:
         varied = self._varied
         if varied is None:
             significant = () if context.observer is None else context.observer.header_values
-            make = partial(self._make, VariedPublish, StampedVariedPublish)
-            varied = self._varied = VariedPublishes(make, significant)
+            varied = self._varied = VariedPublishes(partial(self._make, VariedPublish), significant)
         found = varied.find(headers)
         if found is None or not found.is_plain:
             return None
@@ -205,14 +204,12 @@ class Publisher:
         found.headers = headers
         return found
 
-    def _make(
-        self, plain: type[_Made], stamped: type[_Made], headers: Mapping[bytes, bytes], volatile: tuple[bytes, ...]
-    ) -> _Made:
+    def _make(self, kind: type[_Made], headers: Mapping[bytes, bytes], volatile: tuple[bytes, ...]) -> _Made:
         context = self._context
         if context.settings.next_release:
             headers = without_bad_numbers(headers)
         stamp = None if context.observer is None else context.observer.stamp
-        cached = (plain if stamp is None else stamped)(
+        cached: _Made = (kind if stamp is None else STAMPED[kind])(
             headers,
             volatile,
             context.settings.default_topic_exchange,
@@ -220,7 +217,7 @@ class Publisher:
             rules=context.queue_rules,
             destinations=context.destination_rules,
         )
-        if stamp is not None and isinstance(cached, StampedPublish | StampedVariedPublish):
+        if stamp is not None and isinstance(cached, Stamped):
             cached.stamp = stamp
         cached.traffic = context.traffic.sends.counter(cached.destination, cached.kind)
         if context.observer is not None:

@@ -15,7 +15,6 @@ from gateway.errors import CodecError
 from gateway.message_selectors.selector import Selector
 from gateway.pieces import Body
 from gateway.session import translate
-from gateway.session.correlation import CorrelatedSubscription
 from gateway.session.delivery_ledger import OUT_OF_ORDER, AckMode, DeliveryLedger
 from gateway.session.message_headers import LARGEST_CACHED_BLOCK, destination_of, is_cacheable
 from gateway.session.subscription import Subscription
@@ -156,12 +155,6 @@ class SelectiveSubscription(Subscription):
             return super().settle_delivered()
         self._is_pending = False
         return True
-
-
-class CorrelatedSelectiveSubscription(SelectiveSubscription, CorrelatedSubscription):
-    """A `CorrelatedSubscription` with a selector."""
-
-    __slots__ = ()
 
 
 def _verdicts_of(selector: Selector) -> BlockCache[bool]:

@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 
 from gateway.errors import CodecError
 from gateway.pieces import Body, joined
+from gateway.session.correlation import note_published
 from gateway.session.delivery_ledger import OUT_OF_ORDER, AckMode, DeliveryLedger
 from gateway.session.destinations import DestinationKind, kind_of
 from gateway.session.message_headers import MESSAGE, MessageHeaders, stream_offset
@@ -90,8 +91,8 @@ class Subscription:
 
     __slots__ = (
         "_auto_acks", "_counter", "_is_pending", "_is_started", "_notify_above", "_stats_before", "_stopped_at",
-        "_urgent_after", "awaits_queue", "base", "destination", "first_base", "headers", "identifier", "is_lost",
-        "is_stream", "kind", "ledger", "mode", "next_offset", "output", "queue", "request", "tag",
+        "_urgent_after", "awaits_queue", "base", "correlates", "destination", "first_base", "headers", "identifier",
+        "is_lost", "is_stream", "kind", "ledger", "mode", "next_offset", "output", "queue", "request", "tag",
     )  # fmt: skip
 
     # Whether it has a selector, so that a delivery may take long.
@@ -136,6 +137,8 @@ class Subscription:
         self.output: list[Body] = []
         self.headers = MessageHeaders(tag, identifier, session, shows_ack=shows_ack and mode is not AckMode.AUTO)
         self._counter: DeliveryCounter | None = None
+        # Whether the observer's counters are `CorrelatedCounter`.
+        self.correlates = False
         # The traffic on channels that were lost, because the ledger has only that of the present channel.
         self._stats_before = TrafficCounter()
         # True while messages may go to the client.
@@ -276,6 +279,8 @@ class Subscription:
         ):
             if self.is_stream is not False:
                 self._follow_stream(properties)
+            if self.correlates and self._counter is not None:
+                note_published(self._counter, properties)
             before, middle, after = headers.lay_out(route, properties, size, redelivered)
         else:
             before, middle, after = headers.layout
