@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
+from typing import Final
 
 from gateway.session import error_frames, ops
 from gateway.session.cached_publish import CachedPublish
-from gateway.session.confirms import Commit
+from gateway.session.confirms import Commit, CommitFailure
 from gateway.session.context import Hold, SessionContext, State
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.publish import Publisher
@@ -19,6 +20,12 @@ from gateway.session.subscription import Subscription
 from gateway.session.subscriptions import Settlement
 from gateway.session.transactions import Transaction
 from gateway.stomp.frame import Frame
+
+_ERRORS: Final = {
+    CommitFailure.REJECTED: error_frames.commit_rejected,
+    CommitFailure.RETURNED: error_frames.commit_unroutable,
+    CommitFailure.INTERRUPTED: error_frames.commit_interrupted,
+}
 
 
 class TransactionHandler:
@@ -89,7 +96,8 @@ class TransactionHandler:
         """Note the loss of a link: a COMMIT under way whose acknowledgements are lost with it will get an ERROR."""
         if self._commit is not None:
             commit, transaction, _ = self._commit
-            commit.is_interrupted = commit.is_interrupted or _cannot_be_whole(transaction)
+            if _cannot_be_whole(transaction):
+                commit.fail(CommitFailure.INTERRUPTED)
 
     def forget_commit(self) -> None:
         """Drop the COMMIT under way, at the end of the session."""
@@ -118,14 +126,8 @@ class TransactionHandler:
         if context.state is State.CLOSED:
             return
         receipt, subscriptions = context.receipt_of(frame), context.subscriptions
-        if commit.is_interrupted:
-            context.fail(error_frames.commit_interrupted(), receipt)
-            return
-        if commit.is_returned:
-            context.fail(error_frames.commit_unroutable(), receipt)
-            return
-        if commit.is_rejected:
-            context.fail(error_frames.commit_rejected(), receipt)
+        if commit.failure in _ERRORS:
+            context.fail(_ERRORS[commit.failure](), receipt)
             return
         for settlement in transaction.settlements:
             if not subscriptions.may_settle(settlement.subscription):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final
 
 from gateway.amqp import properties
@@ -18,16 +19,29 @@ from gateway.pieces import Body
 from gateway.session.cached_publish import CachedPublish
 
 
+class CommitFailure(IntEnum):
+    """Why a COMMIT acknowledges nothing. If there are several reasons, the client gets the largest."""
+
+    NONE = 0
+    REJECTED = 1
+    """The broker did not accept one of its messages."""
+    RETURNED = 2
+    """One of its messages reached no queue."""
+    INTERRUPTED = 3
+    """It acknowledges deliveries of a lost channel."""
+
+
 @dataclass(slots=True, eq=False)
 class Commit:
-    """A COMMIT that waits for confirms: the number of unconfirmed messages, and what happened to others."""
+    """A COMMIT that waits for confirms. ``unconfirmed``: the number of its messages without one."""
 
     unconfirmed: int
     on_confirmed: Callable[[], None]
-    is_rejected: bool = False
-    is_returned: bool = False
-    # It acknowledges deliveries of a lost channel, and so it cannot be completed.
-    is_interrupted: bool = False
+    failure: CommitFailure = CommitFailure.NONE
+
+    def fail(self, failure: CommitFailure) -> None:
+        """Note a reason to acknowledge nothing."""
+        self.failure = max(self.failure, failure)
 
 
 # Every virtual host has these exchanges, and they cannot be deleted.

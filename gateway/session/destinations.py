@@ -77,6 +77,11 @@ class Destination:
         return b"", self.name
 
     @property
+    def is_bound(self) -> bool:
+        """Whether each subscription has a queue of its own, which is bound to an exchange."""
+        return self.kind in (DestinationKind.TOPIC, DestinationKind.EXCHANGE)
+
+    @property
     def binding_key(self) -> bytes:
         """The routing key with which a subscription's queue is bound."""
         return self.name if self.kind is DestinationKind.TOPIC else self.key

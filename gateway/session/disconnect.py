@@ -5,8 +5,6 @@ The session waits for confirms, closes its channels, and then sends the last fra
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from gateway.errors import CloseReason, StompError
 from gateway.session import ops
 from gateway.session.commit import TransactionHandler
@@ -18,31 +16,27 @@ from gateway.stomp.frame import Frame
 class DisconnectHandler:
     """Ends a session in order."""
 
-    __slots__ = ("_confirms", "_context", "_on_drained", "_stopping", "_transactions", "is_waiting")
+    __slots__ = ("_confirms", "_context", "_frame", "_stopping", "_transactions", "is_waiting")
 
     def __init__(self, context: SessionContext, confirms: PublisherConfirms, transactions: TransactionHandler) -> None:
         self._context = context
         self._confirms = confirms
         self._transactions = transactions
+        # The client's DISCONNECT, and whether the gateway stops.
+        self._frame: Frame | None = None
         self._stopping = False
         # True once the session is about to end, so that ``advance`` may have something to do.
         self.is_waiting = False
-        # Called once everything is confirmed and all channels are closed.
-        self._on_drained: Callable[[], None] | None = None
 
     def disconnect(self, frame: Frame) -> None:
         """Begin the end that the client asks for. The RECEIPT comes last."""
-
-        def on_drained() -> None:
-            self._context.send_receipt(frame)
-            self._context.close(CloseReason.DISCONNECT)
-
-        self._drain(on_drained)
+        self._frame = frame
+        self._drain()
 
     @property
     def is_by_client(self) -> bool:
         """Whether the client's DISCONNECT is under way."""
-        return self._context.state is State.DRAINING and not self._stopping
+        return self._context.state is State.DRAINING and self._frame is not None
 
     def shut_down(self) -> None:
         """See `Session.shut_down`."""
@@ -65,21 +59,22 @@ class DisconnectHandler:
             # A frame that is being carried out is finished first.
             is_idle = not context.pending.asked and not context.pending.must_retry
             if self._stopping and is_idle and self._transactions.committing is None:
-                self._drain(self._send_shutdown_error)
+                self._drain()
         elif context.state is State.DRAINING and not context.pending.asked and not self._confirms:
             # Nothing needs a recovery any more: this operation replaces it.
             context.subscriptions.stop_deliveries()
             context.ask(ops.CloseUpstream(), None)
 
-    def _drain(self, on_drained: Callable[[], None]) -> None:
+    def _drain(self) -> None:
         self._context.settle_if_writable()
         self._context.move(State.DRAINING)
-        self._on_drained = on_drained
         self.is_waiting = True
         self.advance()
 
     def upstream_closed(self, event: ops.UpstreamClosed) -> None:
         """Send the last frame: all channels are closed, and the broker has handled everything on them."""
-        on_drained, self._on_drained = self._on_drained, None
-        if on_drained is not None:
-            on_drained()
+        if self._frame is None:
+            self._send_shutdown_error()
+        else:
+            self._context.send_receipt(self._frame)
+            self._context.close(CloseReason.DISCONNECT)

@@ -20,7 +20,7 @@ HTTP_ANSWER: Final = (
 ) % (len(_HTTP_TEXT), _HTTP_TEXT)
 """The answer to an HTTP client, which would not understand an ERROR."""
 
-_ACCESS_REFUSED: Final = 403
+ACCESS_REFUSED: Final = 403
 _PRECONDITION_FAILED: Final = 406
 _NOT_ALLOWED: Final = 530
 _NOT_IMPLEMENTED: Final = 540
@@ -172,7 +172,7 @@ missing_destination: Final = ErrorText("Missing destination", b"\"%b\" must incl
 forbidden_message_id: Final = ErrorText("Invalid header", b"'message-id' is not allowed on 'SEND'.\n")
 # In the form of a refusal by the broker. Arguments: command, destination and login.
 destination_denied: Final = ErrorText(
-    _AMQP_NAMES[_ACCESS_REFUSED],
+    _AMQP_NAMES[ACCESS_REFUSED],
     b"ACCESS_REFUSED - a destination rule of the gateway denies %b to '%b' for user '%b'",
     CloseReason.DESTINATION_DENIED,
 )
@@ -258,40 +258,36 @@ operation_timeout: Final = ErrorText(
 
 
 def broker_error(
-    code: int, text: str, settings: VirtualHost, close: CloseReason | None = CloseReason.BROKER_ERROR
+    code: int,
+    text: str,
+    settings: VirtualHost,
+    close: CloseReason | None = CloseReason.BROKER_ERROR,
+    *,
+    is_topic: bool = False,
 ) -> StompError:
     """The error for a reply code and text of the broker: the code's name as message, the text as body.
 
     If the reason is an expired token of the client, this is `token_expired`. ``close``: why the error ends the session;
-    None if it does not.
+    None if it does not. ``is_topic``: the broker refused a subscription to a topic.
     """
+    if is_topic:
+        text = _TOPIC_REFUSED.sub("", text)
     is_closed = _CLOSED_FOR_AGE in text and settings.token_renewal is not False
     if is_closed or (_REFUSED_FOR_AGE in text and settings.token_renewal):
         return token_expired()
     if settings.next_release:
         if code == _PRECONDITION_FAILED and _FORGED_USER in text:
-            code = _ACCESS_REFUSED
+            code = ACCESS_REFUSED
         if name := _NAME_IN_TEXT.match(text):
             text = text[name.end() :]
     return StompError(_AMQP_NAMES.get(code, "broker_error"), text, close=close)
 
 
-def topic_refused(code: int, text: str, settings: VirtualHost) -> StompError:
-    """The broker refused a subscription to a topic, for any reason."""
-    return broker_error(code, _TOPIC_REFUSED.sub("", text), settings)
-
-
 def access_revoked(text: str, subscription: bytes, settings: VirtualHost, *, is_topic: bool) -> StompError:
     """The user may no longer have this subscription. Only the subscription ends, and not the session."""
-    text = _TOPIC_REFUSED.sub("", text) if is_topic else text
-    error = broker_error(_ACCESS_REFUSED, text, settings, close=None)
+    error = broker_error(ACCESS_REFUSED, text, settings, close=None, is_topic=is_topic)
     error.subscription = subscription
     return error
-
-
-def login_revoked(text: str, settings: VirtualHost) -> StompError:
-    """The broker no longer accepts the login. ``text``: its reply text, which names its own code."""
-    return broker_error(_ACCESS_REFUSED, text, settings, CloseReason.ACCESS_REVOKED)
 
 
 def unknown_delivery_tag(tag: int, settings: VirtualHost) -> StompError:
@@ -329,7 +325,7 @@ def unknown_virtual_host(name: bytes) -> StompError:
 
 def login_failed(code: int, text: str, login: bytes, settings: VirtualHost) -> StompError:
     """The broker refused connection.start-ok (403), connection.open (530), or anything else during the login."""
-    if code == _ACCESS_REFUSED:
+    if code == ACCESS_REFUSED:
         return access_refused(login, settings)
     if code == _NOT_ALLOWED:
         return virtual_host_denied(settings.name.encode())

@@ -58,7 +58,7 @@ class PendingOperation:
 class PendingOperations:
     """The pending operations of a session, in the order of their frames. The first one ends first."""
 
-    __slots__ = ("_is_interrupted", "_late", "_one_by_one", "_recovery", "asked", "postponed", "retry")
+    __slots__ = ("_late", "_one_by_one", "_recovery", "asked", "is_interrupted", "postponed", "retry")
 
     def __init__(self) -> None:
         self.asked: list[PendingOperation] = []
@@ -70,7 +70,7 @@ class PendingOperations:
         self._recovery: PendingOperation | None = None
         # Whether a lost link has interrupted the first operation. After the recovery all operations are asked for again
         # one by one: if one of them makes the broker close the link, it shows which.
-        self._is_interrupted = self._one_by_one = False
+        self.is_interrupted = self._one_by_one = False
 
     # Requests.
 
@@ -131,7 +131,7 @@ class PendingOperations:
         """Return the next operation to carry out, once; None if there is none."""
         if self._recovery is not None:
             return self._recovery.start()
-        if self._is_interrupted:
+        if self.is_interrupted:
             return None
         waiting = self.asked[:1] if self._one_by_one else self.asked
         return next((each.start() for each in waiting if not each.is_started), None)
@@ -186,17 +186,12 @@ class PendingOperations:
     @property
     def is_under_way(self) -> bool:
         """Whether an answer is still to come."""
-        is_front = bool(self.asked) and not self._is_interrupted
+        is_front = bool(self.asked) and not self.is_interrupted
         return self._recovery is not None or is_front or any(each.is_under_way for each in self.asked)
-
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether a lost link has interrupted the first operation."""
-        return self._is_interrupted
 
     def interrupt(self) -> None:
         """Note that the first operation was lost with a link. ``resume`` asks for it again."""
-        self._is_interrupted = True
+        self.is_interrupted = True
         self.asked[0].is_started = False
 
     def lose(self, event: ops.LinkLost) -> None:
@@ -215,8 +210,8 @@ class PendingOperations:
 
     def resume(self) -> None:
         """Ask again for the interrupted operations, after a complete recovery."""
-        self._one_by_one |= self._is_interrupted
-        self._is_interrupted = False
+        self._one_by_one |= self.is_interrupted
+        self.is_interrupted = False
         for each in self.asked:
             if each.answers and isinstance(each.answers[0], ops.OperationInterrupted):
                 each.answers.clear()

@@ -20,7 +20,7 @@ from gateway.errors import CodecError, StompError
 from gateway.pieces import LARGE, Body, Piece, gathered
 from gateway.session import error_frames, ops
 from gateway.session.cached_publish import CachedPublish
-from gateway.session.confirms import Commit, PublisherConfirms, Unconfirmed
+from gateway.session.confirms import Commit, CommitFailure, PublisherConfirms, Unconfirmed
 from gateway.session.context import NO_SETTINGS, Hold, SessionContext
 from gateway.session.correlation import STAMPED, Stamped
 from gateway.session.delivery_ledger import AckMode
@@ -445,7 +445,8 @@ class Publisher:
                 cached.counter.confirmed(sent_at, accepted)
             if commit is not None:
                 commit.unconfirmed -= 1
-                commit.is_rejected = commit.is_rejected or not accepted
+                if not accepted:
+                    commit.fail(CommitFailure.REJECTED)
                 if commit.unconfirmed == 0:
                     finished = commit
             if not accepted:
@@ -482,7 +483,7 @@ class Publisher:
         if sent_at is not None and cached.counter is not None:
             cached.counter.confirmed(sent_at, False)
         if commit is not None:
-            commit.is_returned = True
+            commit.fail(CommitFailure.RETURNED)
         if cached.mandatory or receipt is not None:
             self._context.fail_send(error_frames.unroutable(cached.destination, returned.text), receipt)
 
@@ -545,7 +546,7 @@ class Publisher:
         encoded = 0
         for message in self.confirms.take_all():
             _, cached, size, commit, _, body, values = message
-            if body is None or (commit is not None and commit.is_interrupted):
+            if body is None or (commit is not None and commit.failure is CommitFailure.INTERRUPTED):
                 if commit is not None:
                     commit.unconfirmed -= 1
                     given_up.append(commit)

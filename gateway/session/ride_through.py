@@ -74,7 +74,7 @@ class RideThrough:
         for subscription in event.subscriptions:
             subscription.lost()
             subscription.awaits_queue = False
-            if not is_exclusive(subscription) and _consumes_its_queue(subscription):
+            if not subscription.is_exclusive and _consumes_its_queue(subscription):
                 rename_queue(context, subscription)
         context.pending.lose(event)
         self._transactions.deliveries_lost()
@@ -277,12 +277,6 @@ def _consumes_its_queue(subscription: Subscription) -> bool:
     queue that has had no consumer.
     """
     return subscription.request is not None and subscription.queue == subscription.request.queue_name
-
-
-def is_exclusive(subscription: Subscription) -> bool:
-    """Whether a subscription's queue is exclusive to its session."""
-    queue = None if subscription.request is None else subscription.request.queue
-    return queue is not None and queue.exclusive
 
 
 def request_of(subscription: Subscription) -> ops.Subscribe | None:

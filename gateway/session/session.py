@@ -60,8 +60,6 @@ _ENDED_BY_CLIENT: Final = frozenset(
     )
 )  # fmt: skip
 
-_ACCESS_REFUSED: Final = 403
-
 # The commands that make the session publish.
 _SENDS: Final = (b"SEND", b"COMMIT")
 
@@ -129,7 +127,7 @@ class Session:
 
         The session must be able to restore them, and their queues must outlive their last consumer.
         """
-        return self.context.rides_through and all(map(_outlives_consumers, subscriptions))
+        return self.context.rides_through and all(subscription.outlives_consumers for subscription in subscriptions)
 
     def is_quiet(self, subscriptions: Iterable[Subscription]) -> bool:
         """Whether no operation is under way, and every delivery of these subscriptions is settled."""
@@ -424,7 +422,7 @@ class Session:
                 self._ride_through.channel_lost(event.code, event.text)
             self._ride_through.interrupted(event.code, event.text)
             return
-        if event.code == _ACCESS_REFUSED and self.publisher.ask_for_name(operation):
+        if event.code == error_frames.ACCESS_REFUSED and self.publisher.ask_for_name(operation):
             return
         if isinstance(operation, ops.PreparePublisher):
             # The SEND that waited for the end of an alarm has failed.
@@ -440,8 +438,7 @@ class Session:
         if event.of_publish:
             receipt = self.publisher.confirms.receipt_of_failure(event.text)
         is_topic = isinstance(operation, ops.Subscribe) and operation.subscription.destination.startswith(_TOPIC)
-        refusal = error_frames.topic_refused if is_topic else error_frames.broker_error
-        context.fail(refusal(event.code, event.text, self.settings), receipt)
+        context.fail(error_frames.broker_error(event.code, event.text, self.settings, is_topic=is_topic), receipt)
 
     def _survives_refusal(self, event: ops.OperationFailed, operation: ops.Operation | None) -> bool:
         """Whether the session continues, or ends in order, although a refused message made its operation fail."""
@@ -576,9 +573,3 @@ _EVENTS: Final[dict[type[ops.Event], Callable[[Session, Any], None]]] = {
     ops.UpstreamClosed: lambda session, event: session._disconnect.upstream_closed(event),
 }
 """The handler of each event."""
-
-
-def _outlives_consumers(subscription: Subscription) -> bool:
-    """Whether the queue of a subscription is known to survive without a consumer."""
-    queue = None if subscription.request is None else subscription.request.queue
-    return queue is not None and not queue.auto_delete and not queue.exclusive

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.config.virtual_host import VirtualHost
-from gateway.errors import CodecError, SelectorError, StompError
+from gateway.errors import CloseReason, CodecError, SelectorError, StompError
 from gateway.message_selectors.selector import Selector, read_selector
 from gateway.session import error_frames, ops
 from gateway.session.context import SessionContext
@@ -49,17 +49,7 @@ _LARGEST_PREFETCH: Final = 0xFFFF
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRequest:
-    """A valid SUBSCRIBE.
-
-    Args:
-        tag: see `Subscription`.
-        identifier: the id header, or None.
-        queue: the queue to declare, or None.
-        queue_name: the queue to consume.
-        binding: the exchange and routing key to bind it with, or None.
-        prefetch: 0 for no limit.
-        arguments: those of basic.consume.
-    """
+    """A valid SUBSCRIBE. The fields are those of `Subscription` and of ``ops.Subscribe``."""
 
     tag: bytes
     identifier: bytes | None
@@ -106,18 +96,14 @@ def read_subscribe(
     if admission.asked.kind is DestinationKind.TEMP_QUEUE:
         queue_arguments(headers)  # RabbitMQ's adapter checks them first
         raise not_for(b"SUBSCRIBE", text)
-    if (
-        identifier is None
-        and destination.kind in (DestinationKind.TOPIC, DestinationKind.EXCHANGE)
-        and is_durable(headers)
-    ):
+    if identifier is None and destination.is_bound and is_durable(headers):
         # Like the adapter's check, the one above overlooks "True". All such clients would share one queue.
         raise error_frames.processing_error()
     if identifier is not None and identifier.startswith(TEMP_QUEUE):
         raise error_frames.processing_error()
     tag = b"Q_" + text if identifier is None else b"T_" + identifier
     arguments = consumer_arguments(headers)
-    if destination.kind in (DestinationKind.TOPIC, DestinationKind.EXCHANGE) and b"x-queue-name" in headers:
+    if destination.is_bound and b"x-queue-name" in headers:
         destinations.check_queue(headers[b"x-queue-name"])
     queue = subscribed_queue(destination, headers, fresh_queue_name, settings, rules)
     if queue is not None:
@@ -133,8 +119,7 @@ def _selector(destination: Destination, headers: Mapping[bytes, bytes]) -> Selec
         selector = read_selector(headers.get(b"selector", b""))
     except SelectorError as error:
         raise error_frames.invalid_selector(str(error)) from error
-    is_bound = destination.kind in (DestinationKind.TOPIC, DestinationKind.EXCHANGE)
-    if selector is not None and (b"x-queue-name" in headers or not is_bound):
+    if selector is not None and (b"x-queue-name" in headers or not destination.is_bound):
         raise error_frames.selector_on_queue()
     return selector
 
@@ -142,7 +127,7 @@ def _selector(destination: Destination, headers: Mapping[bytes, bytes]) -> Selec
 def _consumed(
     destination: Destination, queue: QueueSpec | None, topic_exchange: bytes
 ) -> tuple[str, tuple[str, str] | None]:
-    if queue is None or destination.kind not in (DestinationKind.TOPIC, DestinationKind.EXCHANGE):
+    if queue is None or not destination.is_bound:
         return name_for_broker(b"destination", destination.name), None
     exchange, key = destination.route(topic_exchange)
     return queue.name, (name_for_broker(b"destination", exchange), name_for_broker(b"destination", key))
@@ -315,7 +300,8 @@ class SubscribeHandler:
         """End a subscription that the user may no longer have, or the session if the login is no longer accepted."""
         context, subscription = self._context, event.subscription
         if subscription is None:
-            context.fail(error_frames.login_revoked(event.text, context.settings))
+            code, reason = error_frames.ACCESS_REFUSED, CloseReason.ACCESS_REVOKED
+            context.fail(error_frames.broker_error(code, event.text, context.settings, reason))
             return
         # Acknowledge what the client got so far.
         context.settle_if_writable()

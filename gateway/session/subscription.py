@@ -163,6 +163,20 @@ class Subscription:
         return self.destination or self.tag[2:]
 
     @property
+    def _declared(self) -> QueueSpec | None:
+        return None if self.request is None else self.request.queue
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether its queue is exclusive to its session."""
+        return self._declared is not None and self._declared.exclusive
+
+    @property
+    def outlives_consumers(self) -> bool:
+        """Whether its queue is known to survive without a consumer."""
+        return self._declared is not None and not (self._declared.auto_delete or self._declared.exclusive)
+
+    @property
     def must_return(self) -> bool:
         """Whether its channel is lost, and the session is held until it is restored."""
         return self.is_lost and not self.awaits_queue and self._stopped_at is None
