@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from gateway.amqp.codec import Publication, encode_publish
@@ -28,6 +29,23 @@ _SMALL: Final = 512
 _COPIES: Final = 4
 
 
+@dataclass(frozen=True, slots=True)
+class PublishChannel:
+    """The publishing channel. A publication that is built for one object is not used with another, even an equal one.
+
+    Args:
+        number: 0 without a channel.
+        frame_max: its largest frame in bytes, 0 for no limit.
+        has_rejected: the broker has rejected a message. The channel is then replaced: in RabbitMQ 3.10, if the leader
+            of a quorum queue is dead when the channel's first message for it arrives, the channel rejects all later
+            messages for that queue.
+    """
+
+    number: int = 0
+    frame_max: int = 0
+    has_rejected: bool = False
+
+
 class CachedPublish:
     """The translation of a SEND into AMQP, without its body and its volatile headers.
 
@@ -41,7 +59,7 @@ class CachedPublish:
     """
 
     __slots__ = (
-        "_around_table", "_headers", "_trims", "_volatile", "channel_key", "counter", "destination", "exchange",
+        "_around_table", "_headers", "_trims", "_volatile", "channel", "counter", "destination", "exchange",
         "gaps", "held", "is_plain", "kind", "mandatory", "publication", "queue", "reply_queue", "routing_key",
         "temp_queue", "traffic", "transaction",
     )  # fmt: skip
@@ -86,9 +104,9 @@ class CachedPublish:
         self.mandatory = read_boolean(headers.get(b"mandatory")) is True or (
             admission.rule is not None and admission.rule.mandatory
         )
-        # Set by ``build``, and valid only for the channel with this key: the publisher compares it with its own.
+        # Set by ``build``, and valid only for this channel: the publisher compares it with its own.
         self.publication: Publication | None = None
-        self.channel_key: object = None
+        self.channel: PublishChannel | None = None
         self.reply_queue: bytes | None = None
         # False if every frame needs a check, because a transaction may have ended, or a reply queue may be gone.
         self.is_plain = self.transaction is None and self.temp_queue is None
@@ -114,25 +132,21 @@ class CachedPublish:
         queue_arguments(headers)  # nothing is declared, but a malformed argument is an error
         return None
 
-    def build(self, channel: int, frame_max: int, reply_queue: bytes | None, channel_key: object = None) -> Publication:
+    def build(self, channel: PublishChannel, reply_queue: bytes | None) -> Publication:
         """Encode the parts that messages with this header block share, for one channel.
 
-        Args:
-            channel: its number.
-            frame_max: the largest frame in bytes, 0 for no limit.
-            reply_queue: the name of the queue of ``temp_queue``.
-            channel_key: identifies the channel.
+        ``reply_queue``: the name of the queue of ``temp_queue``.
 
         Raises:
             CodecError: a name is too long for AMQP.
         """
-        self.channel_key = channel_key
+        self.channel = channel
         self.reply_queue = reply_queue
         before, behind = self._properties(reply_queue) if reply_queue else self._around_table
         # If the session declared the queue and it is gone, the broker shall return the message.
         mandatory = self.mandatory or self.queue is not None
-        method = encode_publish(channel, self.exchange, self.routing_key, mandatory=mandatory)
-        self.publication = Publication(channel, frame_max, method, before, self.table(), behind)
+        method = encode_publish(channel.number, self.exchange, self.routing_key, mandatory=mandatory)
+        self.publication = Publication(channel.number, channel.frame_max, method, before, self.table(), behind)
         return self.publication
 
     def is_named_in(self, reason: bytes) -> bool:

@@ -6,7 +6,6 @@ A SEND is published at once if everything that it needs exists. Otherwise the se
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,14 +16,15 @@ from gateway.amqp.codec import Publication
 from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CodecError, StompError
-from gateway.pieces import LARGE, Body, Piece, gathered
+from gateway.pieces import LARGE, Piece
 from gateway.session import error_frames, ops
-from gateway.session.cached_publish import CachedPublish
+from gateway.session.cached_publish import CachedPublish, PublishChannel
 from gateway.session.confirms import Commit, CommitFailure, PublisherConfirms, Unconfirmed
 from gateway.session.context import NO_SETTINGS, Hold, SessionContext
 from gateway.session.correlation import STAMPED, Stamped
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.destinations import SUBSCRIPTION_QUEUE, TEMP_QUEUE_OF_NEXT
+from gateway.session.publish_output import PublishOutput
 from gateway.session.queues import QueueSpec, temporary_queue
 from gateway.session.transactions import size_of
 from gateway.session.translate import without_bad_numbers
@@ -34,6 +34,8 @@ from gateway.stomp.frame import Frame, HeaderBlock, OversizedFrame, ReceiptAndBo
 
 # The mark on a header block that came once, and whose SEND was published with a `VariedPublish`.
 _CAME_ONCE: Final = object()
+
+_NO_CHANNEL: Final = PublishChannel()
 
 # A recovery encodes this many bytes of the messages to publish again at once, and the rest in several turns.
 _AT_ONCE: Final = 64 << 10
@@ -45,83 +47,32 @@ class Publisher:
     """Publishes the SENDs of a session, and answers them when the broker confirms."""
 
     __slots__ = (
-        "_blocked", "_channel", "_channel_key", "_confirmed_before", "_context", "_frame_max", "_has_large",
-        "_has_rejected", "_output", "_unencoded", "_varied", "confirms", "has_confirms",
-        "is_in_doubt", "is_lost",
+        "_blocked", "_channel", "_confirmed_before", "_context", "_frames", "_varied", "confirms", "has_confirms",
+        "is_in_doubt", "is_lost", "output",
     )  # fmt: skip
 
     def __init__(self, context: SessionContext) -> None:
         self._context = context
-        # The number of the publishing channel, 0 without one, and its largest frame in bytes.
-        self._channel = self._frame_max = 0
-        # Identifies the channel: a new object for each, so that data encoded for one channel is never sent on another.
-        self._channel_key = object()
+        self._channel = _NO_CHANNEL
         # True while the channel is lost.
         self.is_lost = False
         # True until it is known why the broker rejected messages for queues that this session declared.
         self.is_in_doubt = False
-        # Whether the broker has rejected a message on this channel. The channel is then replaced: in RabbitMQ 3.10, if
-        # the leader of a quorum queue is dead when the channel's first message for it arrives, the channel rejects
-        # all later messages for that queue.
-        self._has_rejected = False
         # The number of confirmed messages when the last recovery left some unconfirmed; None if it left none.
         self._confirmed_before: int | None = None
         # Whether the channel confirms. The first frame that needs confirms switches them on.
         self.has_confirms = False
         self.confirms = PublisherConfirms(NO_SETTINGS)
-        self._output: list[Piece] = []
-        self._has_large = False
-        # Messages of a COMMIT or a recovery that are not encoded yet: publication, body and values. They follow
-        # _output, and the client is held until all of them are written.
-        self._unencoded: deque[tuple[Publication, Body, tuple[bytes, ...]]] = deque()
+        self.output = PublishOutput(context.holds)
+        self._frames = self.output.frames
         self._blocked = False
         # Created for the first SEND.
         self._varied: VariedPublishes | None = None
 
-    @property
-    def has_output(self) -> bool:
-        """Whether there are AMQP frames for the publishing channel."""
-        return bool(self._output or self._unencoded)
-
-    def take_output(self, at_most: int | None = None) -> list[Piece]:
-        """Return the AMQP frames for the publishing channel since the last call. HOT: once per batch.
-
-        ``at_most``: leave the messages of a COMMIT that begin after this many bytes for the next call.
-        """
-        output = self._output
-        if self._unencoded:
-            self._encode_some(at_most)
-        if not output:
-            return []
-        taken: list[Piece] = [b"".join(output)] if not self._has_large else gathered(output)
-        self._has_large = False
-        output.clear()
-        return taken
-
-    def _encode_some(self, at_most: int | None) -> None:
-        """Encode only what is taken now, because other sessions wait meanwhile."""
-        size, unencoded = 0, self._unencoded
-        while unencoded and (at_most is None or size < at_most):
-            size += self._encode(*unencoded.popleft())
-        if not unencoded:
-            self._context.holds.discard(Hold.REPLAY)
-
-    def _encode(self, publication: Publication, body: Body, values: tuple[bytes, ...]) -> int:
-        """Encode a message. Returns its size in bytes, with headers."""
-        is_large = len(body) >= LARGE
-        pieces = publication.pieces(body, values) if is_large else [publication.encode(bytes(body), values)]
-        self._output += pieces
-        self._has_large |= is_large
-        return sum(map(len, pieces))
-
     def forget_messages(self) -> None:
         """Drop all messages, at the end of the session."""
-        self._clear_output()
+        self.output.clear()
         self.confirms.take_all()
-
-    def _clear_output(self) -> None:
-        self._output.clear()
-        self._unencoded.clear()
 
     # SEND.
 
@@ -139,7 +90,7 @@ class Publisher:
             The number of SENDs that were published; 0 if ``send`` must handle the frame.
         """
         cached = frame.header_block.cached_publish
-        if not isinstance(cached, CachedPublish) or cached.channel_key is not self._channel_key:
+        if not isinstance(cached, CachedPublish) or cached.channel is not self._channel:
             return 0
         if self._blocked or not cached.is_plain or (frame.receipt is not None and not self.has_confirms):
             return 0
@@ -233,7 +184,7 @@ class Publisher:
             CodecError: the headers are too large for the frames of the broker that answers now.
         """
         cached = send.header_block.cached_publish
-        if not isinstance(cached, CachedPublish) or cached.channel_key is self._channel_key:
+        if not isinstance(cached, CachedPublish) or cached.channel is self._channel:
             return True
         if not self._is_prepared(commit, cached):
             return False
@@ -251,15 +202,16 @@ class Publisher:
         needs_confirm = (frame.receipt is not None or cached.mandatory) and cached.transaction is None
         confirms = self.has_confirms or needs_confirm or context.confirms_always
         waits = queue is not None and not (confirms and self._may_follow(cached, queue))
-        if not self._channel or self._has_rejected or waits or confirms is not self.has_confirms:
-            operation = ops.PreparePublisher(confirms, queue if waits else None, self._has_rejected)
+        channel = self._channel
+        if not channel.number or channel.has_rejected or waits or confirms is not self.has_confirms:
+            operation = ops.PreparePublisher(confirms, queue if waits else None, channel.has_rejected)
             context.ask(operation, frame, retry=True)
             return False
         if queue is not None:
             self._declare(queue)
         reply_queue = temp_queues.get(cached.temp_queue or b"")
-        if cached.channel_key is not self._channel_key or cached.reply_queue != reply_queue:
-            cached.build(self._channel, self._frame_max, reply_queue, self._channel_key)
+        if cached.channel is not channel or cached.reply_queue != reply_queue:
+            cached.build(channel, reply_queue)
         return True
 
     def _may_follow(self, cached: CachedPublish, queue: QueueSpec) -> bool:
@@ -280,7 +232,7 @@ class Publisher:
         method = methods.declare(
             queue.name, queue.arguments, durable=queue.durable, auto_delete=queue.auto_delete, nowait=True
         )
-        self._output.append(method.frame(self._channel))
+        self._frames.append(method.frame(self._channel.number))
         self._context.declared_queues.add_unanswered(queue)
 
     def declarations_answered(self, last: int) -> bool:
@@ -341,7 +293,7 @@ class Publisher:
         encode: Callable[[Any, tuple[bytes, ...]], object] = publication.encode
         if len(sends[0][1]) >= LARGE:
             # The following bodies are mostly as large. Small ones cost a little more in this way.
-            put, encode, self._has_large = frames.extend, publication.pieces, True
+            put, encode, self.output.has_large = frames.extend, publication.pieces, True
         messages: list[Unconfirmed] = []
         total = 0
         for sent_receipt, body in sends:
@@ -353,12 +305,12 @@ class Publisher:
             if commit is None:
                 put(encode(body, values))
             else:
-                self._unencoded.append((publication, body, values))
+                self.output.add_later(publication, body, values)
             size = len(body)
             total += size
             sent_at = None if counter is None else counter.sent(size, receipt is not None)
             messages.append((receipt, cached, size, commit, sent_at, body if keeps_bodies else None, values))
-        self._output += frames
+        self._frames += frames
         traffic = cached.traffic
         traffic.published += len(messages)
         traffic.published_bytes += total
@@ -378,13 +330,13 @@ class Publisher:
         """Take the new state of the publishing channel. The queue is declared, if one was asked for."""
         context = self._context
         operation = context.operation
-        self._channel, self._frame_max, self.has_confirms = event.channel, event.frame_max, event.confirms
-        self._has_rejected = False
-        if event.is_new:
-            self._channel_key = object()
-            if not self.is_lost:
-                # Sequence numbers start again at 1. All messages are confirmed. (After a loss, a recovery follows.)
-                self.confirms.take_all()
+        self.has_confirms = event.confirms
+        channel = PublishChannel(event.channel, event.frame_max)
+        if event.is_new or channel != self._channel:
+            self._channel = channel
+        if event.is_new and not self.is_lost:
+            # Sequence numbers start again at 1. All messages are confirmed. (After a loss, a recovery follows.)
+            self.confirms.take_all()
         if isinstance(operation, ops.PreparePublisher) and operation.queue is not None:
             context.declared_queues.add(operation.queue.name, operation.queue)
         # The SEND that asked for the channel is accepted even during an alarm.
@@ -437,8 +389,7 @@ class Publisher:
             traffic.confirmed += len(messages)
         else:
             traffic.rejected += len(messages)
-            self._has_rejected = True
-            self._channel_key = object()
+            self._channel = replace(self._channel, has_rejected=True)
         finished: Commit | None = None
         for receipt, cached, _, commit, sent_at, _, _ in messages:
             if sent_at is not None and cached.counter is not None:
@@ -490,7 +441,7 @@ class Publisher:
     def _forget_queue(self, name: bytes) -> None:
         """Note that a queue is gone, so that the next SEND declares it again if the session declared it before."""
         if self._context.declared_queues.discard(name.decode(errors="replace")):
-            self._channel_key = object()
+            self._channel = replace(self._channel)
 
     # The loss of the link.
 
@@ -503,7 +454,7 @@ class Publisher:
     @property
     def publishes_blindly(self) -> bool:
         """Whether messages on the channel may be lost unnoticed, because it does not confirm."""
-        return bool(self._channel) and not self.has_confirms
+        return bool(self._channel.number) and not self.has_confirms
 
     @property
     def is_stuck(self) -> bool:
@@ -523,11 +474,9 @@ class Publisher:
         """
         self.is_lost = True
         self._context.declared_queues.discard_unanswered()
-        self._has_rejected = self.is_in_doubt = False
-        self._channel = 0
-        self._channel_key = object()
-        self._clear_output()
-        self._context.holds.discard(Hold.REPLAY)
+        self.is_in_doubt = False
+        self._channel = PublishChannel(0, self._channel.frame_max)
+        self.output.clear()
         self.set_blocked(False)
 
     def restored(self, event: ops.PublisherPrepared) -> None:
@@ -539,9 +488,9 @@ class Publisher:
         Raises:
             CodecError: the headers of a message are too large for the frames of the broker that answers now.
         """
-        self.is_lost = self._has_rejected = False
-        takes_less = 0 < event.frame_max < (self._frame_max or event.frame_max + 1)
-        self._channel, self._frame_max, self.has_confirms = event.channel, event.frame_max, event.confirms
+        self.is_lost = False
+        takes_less = 0 < event.frame_max < (self._channel.frame_max or event.frame_max + 1)
+        self._channel, self.has_confirms = PublishChannel(event.channel, event.frame_max), event.confirms
         given_up: list[Commit] = []
         encoded = 0
         for message in self.confirms.take_all():
@@ -553,21 +502,20 @@ class Publisher:
                 continue
             publication = self._built(cached)
             if encoded < _AT_ONCE:
-                encoded += self._encode(publication, body, values)
+                encoded += self.output.encode(publication, body, values)
             else:
                 if takes_less:
                     publication.encode(b"", values)
-                self._unencoded.append((publication, body, values))
+                self.output.add_later(publication, body, values)
+                self._context.holds.add(Hold.REPLAY)
             self.confirms.add([message], size)
-        if self._unencoded:
-            self._context.holds.add(Hold.REPLAY)
         self._confirmed_before = self._context.traffic.confirmed if self.confirms else None
         self._release_window()
         if given_up and not given_up[-1].unconfirmed:
             given_up[-1].on_confirmed()
 
     def _built(self, cached: CachedPublish) -> Publication:
-        if cached.publication is not None and cached.channel_key is self._channel_key:
+        if cached.publication is not None and cached.channel is self._channel:
             return cached.publication
         reply_queue = self._context.subscriptions.temp_queues.get(cached.temp_queue or b"", cached.reply_queue)
-        return cached.build(self._channel, self._frame_max, reply_queue, self._channel_key)
+        return cached.build(self._channel, reply_queue)

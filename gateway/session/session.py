@@ -1,14 +1,14 @@
 """One STOMP session. It takes frames, deliveries and events, and returns bytes for client and broker, and operations.
 
 The server calls `Session`, reads the `SessionContext` that its parts share, and calls two of the parts: `Subscriptions`
-with each `Subscription`, to deliver and settle, and `Publisher` with its `PublisherConfirms`, the unconfirmed messages.
+with each `Subscription`, to deliver and settle, and `Publisher` with its `PublishOutput` and `PublisherConfirms`.
 docs/architecture.md draws the parts. `COMMANDS`, at the end of this file, maps state and command to a handler.
 
 How the server uses a session:
 
 * input: ``run`` with the decoder that has the client's bytes; ``confirm``, ``message_returned`` and
   ``Subscription.deliver`` from the broker; ``handle`` for events; ``time_passed``; and its own reasons in ``holds``;
-* output: ``output`` for the client, ``Publisher.take_output`` and ``Subscriptions.take_settlements`` for the broker,
+* output: ``output`` for the client, ``PublishOutput.take`` and ``Subscriptions.take_settlements`` for the broker,
   ``take_operation`` for the bridge, and ``take_errors`` for the log. The server fetches them once per batch;
 * questions: ``state``, ``wants_read``, ``holds``, ``close_reason``, and the attributes of ``context``.
 
@@ -143,7 +143,7 @@ class Session:
         """Ask for a new publishing channel in place of the present one. Returns False if something is under way."""
         context = self.context
         publisher = self.publisher
-        if not self.is_quiet(()) or publisher.has_output or Hold.COMMIT in self.holds:
+        if not self.is_quiet(()) or publisher.output or Hold.COMMIT in self.holds:
             return False
         context.ask(ops.PreparePublisher(publisher.has_confirms, None, is_fresh=True), None)
         return True

@@ -237,7 +237,7 @@ def _sending(conversation: _Conversation, frames: bytes, confirmed: int, receipt
 
     def run() -> tuple[int, int, int]:
         conversation.say(frames)
-        published, unconfirmed = len(b"".join(session.publisher.take_output())), len(session.confirms)
+        published, unconfirmed = len(b"".join(session.publisher.output.take())), len(session.confirms)
         if unconfirmed:
             session.confirm(session.confirms.last_sequence, True, True)
         sent = len(session.output)

@@ -65,7 +65,7 @@ class SteppedBridge(ModelBridge):
     def write(self) -> None:
         """Write what the session has for the broker, as the owner does after each batch."""
         if self._publishing is not None:
-            self._publishing.write(b"".join(self._session.publisher.take_output()))
+            self._publishing.write(b"".join(self._session.publisher.output.take()))
         for subscription, settlements in self._session.subscriptions.take_settlements():
             channel = self._consuming.get(subscription)
             if channel is not None:

@@ -176,7 +176,7 @@ class Client:
         demand(window.unconfirmed_bytes == account, "unconfirmed bytes are counted")
         demand(not window.is_full or Hold.CONFIRM_WINDOW in session.holds or session.state is not State.CONNECTED
                or Hold.COMMIT in session.holds or Hold.OPERATION in session.holds, "a full window holds")  # fmt: skip
-        demand(not publisher._output, "nothing waits to be published")
+        demand(not publisher.output, "nothing waits to be published")
 
     def _check_subscriptions(self) -> None:
         subscriptions = self.session.subscriptions
@@ -235,7 +235,7 @@ class Client:
         session.run(self._decoder)
         session.malformed(FrameError("anything"))
         session.client_gone()
-        published = b"".join(session.publisher.take_output())
+        published = b"".join(session.publisher.output.take())
         came = (*session.output, published, *session.take_errors(), session.take_operation())
         demand(not any(came), f"after the end nothing comes: {came}")
         demand(session.state is State.CLOSED, "the end is the end")

@@ -28,7 +28,7 @@ class _MuteBridge(ModelBridge):
             return super().flush()
         session = self._session
         if self._publishing is not None:
-            self._publishing.write(b"".join(session.publisher.take_output()))
+            self._publishing.write(b"".join(session.publisher.output.take()))
         for subscription, settlements in session.subscriptions.take_settlements():
             if (channel := self._consuming.get(subscription)) is not None:
                 channel.write(settlements)

@@ -63,7 +63,7 @@ def session(version: str) -> Playbook:
     play.client("SEND", "destination:/topic/t", "receipt:first")
     assert play.asked() == ops.PreparePublisher(confirms=True, queue=None)
     play.broker(ops.PublisherPrepared(PUBLISHING, 4096, confirms=True))
-    play.session.publisher.take_output()
+    play.session.publisher.output.take()
     play.confirm(1)
     assert play.said() == ["RECEIPT first"]
     return play
@@ -86,8 +86,8 @@ def test_a_header_block_seen_before_is_published_as_if_it_were_new(
         cold = session(version)
         for play in (warm, cold):
             play.data(data)
-        published = b"".join(cold.session.publisher.take_output())
-        assert b"".join(warm.session.publisher.take_output()) == published
+        published = b"".join(cold.session.publisher.output.take())
+        assert b"".join(warm.session.publisher.output.take()) == published
         assert warm.said() == cold.said()
         event("published" if published else "refused")
         warm.confirm(2 + number)
@@ -102,7 +102,7 @@ def test_every_header_of_a_send_arrives_at_the_broker(
 ) -> None:
     play = session("1.2")
     play.data(frame(block, at, b"r1", body))
-    frames = [found for _, found in amqp_frames(b"".join(play.session.publisher.take_output()))]
+    frames = [found for _, found in amqp_frames(b"".join(play.session.publisher.output.take()))]
     method, content, *pieces = frames
     assert isinstance(method, commands.Basic.Publish)
     assert isinstance(content, header.ContentHeader)
@@ -191,7 +191,7 @@ class _Producer(Playbook):
         counts = traffic.frames_received, dict(traffic.commands), traffic.receipts_sent, traffic.errors_sent, sums
         window = len(session.confirms), session.confirms.unconfirmed_bytes, session.confirms.last_sequence
         kept = [(receipt, size, body) for receipt, _, size, _, _, body, _ in session.confirms.messages]
-        published = b"".join(session.publisher.take_output())
+        published = b"".join(session.publisher.output.take())
         return self.said(), published, counts, window, kept, set(session.holds), self.state()
 
 

@@ -161,7 +161,7 @@ class Playbook:
     def published(self) -> list[str]:
         """The messages for the broker since the last look."""
         words = []
-        for channel, found in amqp_frames(b"".join(self.session.publisher.take_output())):
+        for channel, found in amqp_frames(b"".join(self.session.publisher.output.take())):
             assert channel == self.publishing
             if isinstance(found, commands.Basic.Publish):
                 # What is sent to a queue that the session has declared is always mandatory.

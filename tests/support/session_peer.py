@@ -88,7 +88,7 @@ class ModelBridge:
         session = self._session
         busy = False
         if self._publishing is not None:
-            publishes = b"".join(session.publisher.take_output())
+            publishes = b"".join(session.publisher.output.take())
             busy = bool(publishes)
             self._publishing.write(publishes)
             if self._publishing.is_open:

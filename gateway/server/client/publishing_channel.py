@@ -78,7 +78,7 @@ class PublishingChannel:
         """Write the rest that ``flush`` has left."""
         if self._channel is not None and self._has_rest:
             self._has_rest = False
-            self._channel.write(*self._session.publisher.take_output())
+            self._channel.write(*self._session.publisher.output.take())
 
     def flush(self) -> None:
         """Write the session's messages, of a COMMIT only a part. HOT: once per batch."""
@@ -87,9 +87,9 @@ class PublishingChannel:
             return
         session = self._session
         # Taken before the write, because a full link calls this function again.
-        publishes = session.publisher.take_output(_PIECE)
+        publishes = session.publisher.output.take(_PIECE)
         if publishes:
-            self._has_rest = session.publisher.has_output
+            self._has_rest = bool(session.publisher.output)
             channel.write(*publishes)
             if session.context.declared_queues.last_sent != self._asked:
                 # RabbitMQ answers a declaration with nowait only if it refuses it, and needs half the time for it. So

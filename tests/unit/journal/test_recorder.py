@@ -492,7 +492,7 @@ def test_a_message_carries_the_time_of_publishing_only_if_it_shall_be_correlated
             )
         tables = [
             found.properties.headers
-            for _, found in amqp_frames(b"".join(at.play.session.publisher.take_output()))
+            for _, found in amqp_frames(b"".join(at.play.session.publisher.output.take()))
             if isinstance(found, header.ContentHeader)
         ]
         own = {"x-stomp-gateway-published": at.writer.clock.time} if correlate else {}

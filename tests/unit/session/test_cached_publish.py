@@ -6,7 +6,7 @@ import pytest
 from pamqp import body, commands, header
 
 from gateway.errors import StompError
-from gateway.session.cached_publish import CachedPublish
+from gateway.session.cached_publish import CachedPublish, PublishChannel
 from gateway.session.queues import QueueSpec
 from gateway.stomp.decoder import Decoder
 from gateway.stomp.frame import Frame
@@ -29,7 +29,7 @@ def cached(*headers: str, topic_exchange: bytes = b"amq.topic") -> CachedPublish
 def encoded(sent: Frame, reply_queue: bytes | None = None, frame_max: int = 131_072) -> list[Any]:
     """The frames of a message as pamqp reads them."""
     made = CachedPublish(sent.headers, sent.header_block.volatile, b"amq.topic")
-    publication = made.build(3, frame_max, reply_queue)
+    publication = made.build(PublishChannel(3, frame_max), reply_queue)
     frames = list(amqp_frames(publication.encode(bytes(sent.body), made.values(sent.receipt, sent.length))))
     assert {channel for channel, _ in frames} == {3}
     return [found for _, found in frames]
@@ -60,7 +60,7 @@ def test_a_large_message_is_cut_to_the_brokers_frames() -> None:
 def test_what_belongs_to_the_single_frame_is_filled_in_for_each() -> None:
     sent = frame("receipt:r1", "a:1", "destination:/queue/q", "content-length:5", body=b"hello")
     made = CachedPublish(sent.headers, sent.header_block.volatile, b"amq.topic")
-    publication = made.build(3, 131_072, None)
+    publication = made.build(PublishChannel(3, 131_072), None)
     for receipt, text in ((b"r1", b"hello"), (b"another", b"hi"), (b"", b"")):
         _, (_, content), *_ = amqp_frames(publication.encode(text, made.values(receipt, b"%d" % len(text))))
         assert content.properties.headers == {

@@ -274,7 +274,7 @@ def test_after_a_rejected_message_the_next_one_goes_out_on_a_fresh_channel() -> 
     asked = play.asked()
     assert asked == ops.PreparePublisher(confirms=True, queue=None, is_fresh=True)
     play.broker(ops.PublisherPrepared(7, FRAME_MAX, confirms=True, is_new=True))
-    assert b"".join(play.session.publisher.take_output())[1:3] == b"\x00\x07"
+    assert b"".join(play.session.publisher.output.take())[1:3] == b"\x00\x07"
     play.confirm(1)
     assert play.said() == ["RECEIPT third"]
     play.client("SEND", "destination:/topic/t", "receipt:fourth")

@@ -187,7 +187,7 @@ def test_a_session_of_1_0_trims_what_travels_with_a_message() -> None:
     play.connect("1.0")
     play.client("SEND", "destination: /topic/t", "color:  red", "receipt: r1", "content-length: 5", body="hello")
     play.prepare()
-    data = b"".join(play.session.publisher.take_output())
+    data = b"".join(play.session.publisher.output.take())
     for name, value in ((b"color", b"red"), (b"receipt", b"r1"), (b"content-length", b"5")):
         assert name + b"S" + len(value).to_bytes(4, "big") + value in data
 

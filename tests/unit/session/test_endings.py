@@ -276,4 +276,4 @@ def test_a_session_that_is_over_keeps_no_frames() -> None:
     session.client_gone()
     session.forget()
     assert (len(session.confirms), session.confirms.unconfirmed_bytes, len(session.context.transactions)) == (0, 0, 0)
-    assert (b"".join(session.publisher.take_output()), session.output) == (b"", [])
+    assert (b"".join(session.publisher.output.take()), session.output) == (b"", [])

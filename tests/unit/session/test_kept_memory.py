@@ -74,7 +74,7 @@ def test_a_large_receipt(sends: int) -> None:
     with _kept() as kept:
         for frame in frames:
             play.data(frame)
-            play.session.publisher.take_output()
+            play.session.publisher.output.take()
         for number in range(sends):
             play.confirm(2 + number)
         assert len(joined(play.session.output)) > sends * _LARGE

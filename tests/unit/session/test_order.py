@@ -238,5 +238,5 @@ def test_a_temporary_queue_that_the_broker_took_away_is_made_anew(play: Playbook
     operation = play.asked()
     assert isinstance(operation, ops.Subscribe)
     play.broker(ops.Subscribed(operation.subscription, "amq.gen-2"))
-    data = b"".join(play.session.publisher.take_output())
+    data = b"".join(play.session.publisher.output.take())
     assert (data.count(b"amq.gen-2"), data.count(b"amq.gen-1")) == (1, 0)

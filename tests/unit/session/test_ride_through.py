@@ -169,8 +169,8 @@ def test_much_is_published_again_in_pieces_and_nothing_new_comes_between(play: P
     assert play.session.holds == {Hold.REPLAY}
     play.client("SEND", "destination:/topic/a", body="new")
     sizes = []
-    while play.session.publisher.has_output:
-        sizes.append(sum(map(len, play.session.publisher.take_output(64 << 10))))
+    while play.session.publisher.output:
+        sizes.append(sum(map(len, play.session.publisher.output.take(64 << 10))))
     # What is encoded at once, and then a message after which the piece is large enough.
     assert len(sizes) > 1
     assert max(sizes) < 5 * len(body)
@@ -183,10 +183,10 @@ def test_what_is_published_again_has_the_receipt_among_its_headers_as_before(pla
     """A broker that returns it names it by that."""
     play.client("SEND", "destination:/topic/t", "receipt:r1", "x:y")
     play.prepare()
-    before = b"".join(play.session.publisher.take_output())
+    before = b"".join(play.session.publisher.output.take())
     assert b"\x07receiptS\0\0\0\x02r1" in before
     play.recover(play.lose(publishing=True))
-    again = [found for _, found in amqp_frames(b"".join(play.session.publisher.take_output()))]
+    again = [found for _, found in amqp_frames(b"".join(play.session.publisher.output.take()))]
     assert [found.properties.headers for found in again if isinstance(found, ContentHeader)] == [
         found.properties.headers for _, found in amqp_frames(before) if isinstance(found, ContentHeader)
     ]
@@ -215,7 +215,7 @@ def test_what_is_published_again_fits_the_frames_of_the_new_link(play: Playbook)
     sending(play, ("/topic/t", "r", "x" * 10_000))
     play.lose(publishing=True)
     play.broker(ops.Recovered((), ops.PublisherPrepared(7, 4096, confirms=True)))
-    _, _, *bodies = [found for _, found in amqp_frames(b"".join(play.session.publisher.take_output()))]
+    _, _, *bodies = [found for _, found in amqp_frames(b"".join(play.session.publisher.output.take()))]
     assert [len(each.value) for each in bodies] == [4088, 4088, 1824]
 
 
@@ -306,9 +306,9 @@ def test_a_reply_queue_that_gets_another_name_is_named_by_what_is_published_agai
     assert isinstance(operation, ops.Subscribe)
     subscription = play.subscribed(operation)
     play.prepare()
-    assert b"amq.gen-1" in b"".join(play.session.publisher.take_output())
+    assert b"amq.gen-1" in b"".join(play.session.publisher.output.take())
     play.recover(play.lose(subscription, publishing=True))
-    assert b"amq.gen-2" in b"".join(play.session.publisher.take_output())
+    assert b"amq.gen-2" in b"".join(play.session.publisher.output.take())
 
 
 def unsettled(play: Playbook) -> None:

@@ -16,7 +16,7 @@ from tests.support.playbook import Playbook, amqp_frames, stomp
 
 def tables(play: Playbook) -> list[object]:
     """The headers tables of the messages that the session publishes."""
-    frames = [found for _, found in amqp_frames(b"".join(play.session.publisher.take_output()))]
+    frames = [found for _, found in amqp_frames(b"".join(play.session.publisher.output.take()))]
     return [found.properties.headers for found in frames if isinstance(found, header.ContentHeader)]
 
 
@@ -26,7 +26,7 @@ def alone(frames: list[bytes], version: str = "1.2") -> bytes:
     for frame in frames:
         play = started(version)
         play.data(frame)
-        published.append(b"".join(play.session.publisher.take_output()))
+        published.append(b"".join(play.session.publisher.output.take()))
     return b"".join(published)
 
 
@@ -38,7 +38,7 @@ def started(version: str = "1.2") -> Playbook:
     play.prepare()
     play.confirm(1)
     play.said()
-    play.session.publisher.take_output()
+    play.session.publisher.output.take()
     return play
 
 
@@ -66,7 +66,7 @@ def test_values_that_differ_reach_the_broker_in_their_place(lines: list[str], ve
     play = started(version)
     for frame in frames:
         play.data(frame)
-    assert b"".join(play.session.publisher.take_output()) == alone(frames, version)
+    assert b"".join(play.session.publisher.output.take()) == alone(frames, version)
 
 
 def test_what_differs_is_published_again_after_a_loss_as_it_was() -> None:
@@ -90,7 +90,7 @@ def test_headers_that_do_not_fit_into_an_amqp_frame_are_an_error_of_their_messag
     play = started()
     for number in range(4):
         play.client("SEND", "destination:/topic/a", f"x:{number}", "y:" + "y" * 1000)
-    play.session.publisher.take_output()
+    play.session.publisher.output.take()
     play.client("SEND", "destination:/topic/a", "x:4", "y:" + "y" * 90_000, "z:" + "z" * 90_000)
     assert [said.split()[0] for said in play.said()] == ["ERROR"]
     assert not play.published()
@@ -119,7 +119,7 @@ def test_many_kinds_with_many_headers_take_a_bounded_memory() -> None:
             kind = sequence // 4
             lines = [f"{kind}-{number}:{'v' * 9}" for number in range(90)]
             play.client("SEND", "destination:/topic/a", f"x:{sequence}", *lines)
-            play.session.publisher.take_output()
+            play.session.publisher.output.take()
             play.confirm(sequence)
         assert tracemalloc.get_traced_memory()[0] < 600_000
     finally:
