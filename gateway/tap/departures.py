@@ -1,6 +1,6 @@
-"""What a client does that this gateway would answer differently than RabbitMQ's plugin, as far as the stream shows it.
+"""Finds in passing frames what the gateway would answer differently than RabbitMQ's plugin.
 
-Each is named by the rule, a transcript, that shows both answers: see the table of departures.
+Each departure has the name of the rule, a transcript, that shows both answers: see the table of departures.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ RULES: Final = (
     OTHER_SESSION, UNACKNOWLEDGED, UNESCAPED, STREAM_NACK, NEXT_PREFETCH, _SEPARATOR, _PREFETCH, _STREAM_AUTO,
     _DURABLE_EXCHANGE, _TRANSIENT, _COLLISION, _LONG_NAME, _LONG_PROPERTY, _NOT_TEXT, _LARGE_NUMBER,
 )  # fmt: skip
-"""All that can be seen."""
+"""All departures that the tap can find."""
 
-# Hosts that the gateway takes for its default virtual host, if none has that name.
+# Hosts that mean the default virtual host of the gateway, if none has that name.
 _LOCAL_HOSTS: Final = (b"localhost", b"127.0.0.1", b"::1")
 _LONGEST_NAME: Final = 255
 _LARGEST_PRIORITY: Final = 255
@@ -57,7 +57,7 @@ _SHORT_PROPERTIES: Final = (
 
 
 def kind_of(destination: bytes) -> DestinationKind | None:
-    """The kind of RabbitMQ's that a destination has; None if it has none."""
+    """The kind of a destination in RabbitMQ; None if it is invalid there."""
     try:
         return parse(destination).kind
     except StompError:
@@ -65,18 +65,18 @@ def kind_of(destination: bytes) -> DestinationKind | None:
 
 
 def reads_stream(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a SUBSCRIBE says that its queue is a stream."""
+    """Whether the headers of a SUBSCRIBE show that its queue is a stream."""
     return b"x-stream-offset" in headers or headers.get(b"x-queue-type") == b"stream"
 
 
 def of_connect(headers: Mapping[bytes, bytes]) -> Iterator[str]:
-    """Those of a CONNECT, whatever the server answers."""
+    """The departures of a CONNECT, whatever the server answers."""
     if headers.get(b"host") in _LOCAL_HOSTS:
         yield _LOCAL_HOST
 
 
 def of_send(headers: Mapping[bytes, bytes]) -> Iterator[str]:
-    """Those of a SEND."""
+    """The departures of a SEND."""
     destination = headers.get(b"destination", b"")
     yield from _of_name(destination)
     if read_boolean(headers.get(b"persistent")) is False and kind_of(destination) is DestinationKind.QUEUE:
@@ -92,7 +92,7 @@ def of_send(headers: Mapping[bytes, bytes]) -> Iterator[str]:
 
 
 def of_subscribe(headers: Mapping[bytes, bytes], *, is_durable: bool) -> Iterator[str]:
-    """Those of a SUBSCRIBE alone."""
+    """The departures of a SUBSCRIBE by itself."""
     destination, mode = headers.get(b"destination", b""), headers.get(b"ack", b"auto")
     yield from _of_name(destination)
     if mode != b"auto" and b"@@" in headers.get(b"id", b""):

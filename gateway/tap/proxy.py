@@ -1,10 +1,10 @@
-"""Bytes from a client to its server and back, untouched, and to the conversation that listens.
+"""Passes bytes from a client to its server and back, unchanged, and then to the `Conversation`.
 
-Each direction has at most one read and one write buffer in memory: while one side does not take what it gets, the other
-is not read. The end of a direction is passed on, and the other direction goes on.
+Each direction has at most one read and one write buffer in memory: while one side does not take its bytes, the other
+one is not read. The end of one direction is passed on, and the other direction continues.
 
-The conversation hears a large read a part at a time, so that frames that take long to hear keep nobody else waiting.
-Until it has heard all that has passed, neither side is read.
+The conversation reads a large piece in small parts, so that other connections do not wait. Until it has read everything
+that has passed, neither side of the connection is read.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from gateway.tap.conversation import Conversation
 
 log = structlog.get_logger("gateway.tap")
 
-# Bytes that wait for a peer before the other one is not read any more.
+# While more bytes than this wait for one side, the other one is not read.
 _HIGH_WATER: Final = 256 * 1024
-# Seconds for an answer to a client that has said its last, from a server which TLS cannot tell so.
+# Seconds for the server's answer after the client has ended its direction, which TLS cannot pass on.
 _ANSWER_WITHIN: Final = 2.0
-# Seconds for one end to take what is left, once the other is closed.
+# Seconds for one side to take the remaining bytes after the other one is closed.
 _REST_WITHIN: Final = 30.0
-# A read of at most so many bytes is heard at once: to pace it would cost more than it can.
+# A piece of up to this many bytes is read at once: pacing it would cost more.
 _SMALL: Final = 1024
 # Closing a socket sends a reset.
 _LINGER_NOT: Final = struct.pack("ii", 1, 0)
@@ -45,12 +45,12 @@ class Ending(asyncio.Protocol):
         self.other: Ending | None = None
         self.has_ended = False
         self.peer_is_slow = False
-        # What came before there was another end: one read, since uvloop begins to read whatever is asked of it.
+        # The bytes that came before the other end was there: one read, because uvloop begins to read in any case.
         self._kept = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
-        # uvloop's are no subclass of it.
+        # The transports of uvloop are no subclass of it.
         self.transport = cast("asyncio.Transport", transport)
         self._connection.made(self, self.transport, is_client=self._is_client)
 
@@ -65,7 +65,7 @@ class Ending(asyncio.Protocol):
         self._connection.heard(data, from_client=self._is_client)
 
     def join(self, other: Ending) -> None:
-        """There is another end: pass on to it what came so far, and read on."""
+        """Use this other end: pass on what came so far, and continue to read."""
         self.other = other
         kept, self._kept = self._kept, b""
         if kept:
@@ -75,7 +75,7 @@ class Ending(asyncio.Protocol):
         self.read_if_free()
 
     def read_if_free(self) -> None:
-        """Read this end unless the other one is slow, or what has passed is still to be heard."""
+        """Read this end unless the other one is slow, or the conversation has not read everything."""
         transport = self.transport
         if transport is None or transport.is_closing() or self.has_ended:
             return
@@ -85,10 +85,10 @@ class Ending(asyncio.Protocol):
             transport.resume_reading()
 
     def eof_received(self) -> bool:
-        """See `asyncio.Protocol`. Whether this end stays open for what is still to come from the other."""
+        """See `asyncio.Protocol`. Returns whether this end stays open for bytes from the other one."""
         self.has_ended = True
         self._connection.note_end(by_client=self._is_client)
-        # TLS has no end of one direction: what ends so is closed.
+        # With TLS, the end of one direction closes the connection.
         stays = self.transport is not None and self.transport.can_write_eof()
         other = self.other
         if other is None or other.transport is None:
@@ -122,7 +122,7 @@ class Ending(asyncio.Protocol):
         self._connection.note_end(by_client=self._is_client)
         transport = None if self.other is None else self.other.transport
         if transport is not None:
-            # A reset is passed on, too, but not in front of bytes that are still to be passed on.
+            # A reset is passed on, too, but not before bytes that still wait.
             if exc is not None and not transport.get_write_buffer_size():
                 _reset(transport)
             else:
@@ -139,19 +139,15 @@ def _reset(transport: asyncio.Transport) -> None:
 
 
 class TapContext(Protocol):
-    """What all connections of a tap share."""
+    """The part of `TapServer` that its connections need."""
 
     turns: PacedWork
-    """Their work that can take long."""
 
-    def begin(self, connection: TappedConnection) -> None:
-        """A client has connected: connect to its server."""
-
-    def conversation(self, connection: TappedConnection, host: str) -> Conversation:
-        """What listens to a client from this address."""
+    def begin(self, connection: TappedConnection, host: str) -> Conversation:
+        """Connect to the server for a client that has connected from this address. Returns their conversation."""
 
     def ended(self, connection: TappedConnection) -> None:
-        """Client and server have gone."""
+        """Note that client and server are gone."""
 
 
 class TappedConnection:
@@ -167,18 +163,14 @@ class TappedConnection:
         self._is_stopping = self._has_failed = False
         self._lost = 0
         self._deadline: asyncio.TimerHandle | None = None
-        # What the conversation has still to do, in order.
+        # The work that the conversation still has to do, in order.
         self._left: deque[Iterator[None]] = deque()
 
-    def ending_of_server(self) -> Ending:
-        """The end to connect to the server with."""
-        return Ending(self, is_client=False)
-
     def made(self, ending: Ending, transport: asyncio.Transport, *, is_client: bool) -> None:
-        """One end is connected. Bytes flow once both are."""
+        """Note that one end is connected. Bytes are passed on once both are."""
         peer = transport.get_extra_info("peername")
         if peer is None:
-            # It has been reset already: nobody waits for an answer.
+            # It is reset already.
             if not is_client:
                 self.server = ending
             self.abort()
@@ -190,10 +182,9 @@ class TappedConnection:
         if is_client:
             host, port, *_ = peer
             self.peer = f"{host}:{port}"
-            self._conversation = self._context.conversation(self, host)
-            # Until there is somebody to pass it on to.
+            # Until the server is connected.
             transport.pause_reading()
-            self._context.begin(self)
+            self._conversation = self._context.begin(self, host)
             return
         client = self.client
         self.server, ending.other = ending, client
@@ -203,7 +194,7 @@ class TappedConnection:
             client.join(ending)
 
     def heard(self, data: bytes, *, from_client: bool) -> None:
-        """Let the conversation hear what has been passed on. HOT: once per read."""
+        """Let the conversation read bytes that were passed on. HOT: once per read."""
         conversation = self._conversation
         if conversation is None:
             return
@@ -214,16 +205,16 @@ class TappedConnection:
             else:
                 for _ in work:
                     pass
-        except Exception as error:  # noqa: BLE001 - the bytes pass all the same
+        except Exception as error:  # noqa: BLE001 - the bytes pass in any case
             self.failed(error)
 
     @property
     def is_behind(self) -> bool:
-        """Whether something that has passed is still to be heard."""
+        """Whether the conversation has not read everything that has passed."""
         return bool(self._left)
 
     def _do(self, work: Iterator[None]) -> None:
-        """Do this behind what is left to do, now or a part at a time."""
+        """Do this after the work that is left, now or in parts."""
         self._left.append(work)
         if len(self._left) == 1:
             self._context.turns.do(self, self._go_on)
@@ -251,7 +242,7 @@ class TappedConnection:
             self._conversation.time_passed()
 
     def failed(self, error: Exception) -> None:
-        """See `FaultOwner`: a fault of the conversation is its own, and the bytes go on."""
+        """See `FaultOwner`. After a fault, the conversation reads no more, and bytes are still passed on."""
         log.error("internal error", peer=self.peer, exc_info=error)
         self._has_failed = True
         if self._conversation is not None:
@@ -261,7 +252,7 @@ class TappedConnection:
             self._context.turns.later(self, self._go_on)
 
     def at_latest(self, seconds: float, act: Callable[[], None]) -> None:
-        """Do this if the connection is still there then. What was to be done before is not."""
+        """Call this after so many seconds if the connection is still there. It replaces an earlier call."""
         self._cancel_deadline()
         self._deadline = asyncio.get_running_loop().call_later(seconds, act)
 
@@ -271,12 +262,12 @@ class TappedConnection:
             self._deadline = None
 
     def note_end(self, *, by_client: bool) -> None:
-        """One side has said its last; the first one counts."""
+        """Note that one side has ended its direction. The first one counts."""
         if self._ended_by_client is None:
             self._ended_by_client = by_client
 
     def lost(self) -> None:
-        """One end is closed."""
+        """Note that one end is closed."""
         self._lost += 1
         if self._lost < (1 if self.server is None else 2):
             return
@@ -292,7 +283,7 @@ class TappedConnection:
             self._context.ended(self)
 
     def stop(self) -> None:
-        """Read no more, and close each end when it has what was read for it."""
+        """Read no more, and close each end after the bytes that were read for it."""
         self._is_stopping = True
         for transport in self._transports():
             transport.close()

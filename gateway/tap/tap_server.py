@@ -1,4 +1,4 @@
-"""Runs a tap: its listener, the connections to the server behind it, and its journal."""
+"""Runs a tap: its listener, the connections to its server, and its journal."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from gateway.server.descriptors import raise_limit
 from gateway.server.listen.listening_sockets import bound_to_tcp
 from gateway.server.log_limits import LogRateLimiter
 from gateway.server.paced_work import PacedWork, PeriodicTimer
-from gateway.tap.conversation import Conversation, TapJournal
+from gateway.tap.conversation import Conversation
 from gateway.tap.proxy import Ending, TappedConnection
+from gateway.tap.tapped_session import TapJournal
 
 log = structlog.get_logger("gateway.tap")
 
@@ -39,7 +40,7 @@ _STOP_WITHIN: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class TapSettings:
-    """What a tap is told.
+    """The settings of a tap, from its command line.
 
     Finished segments are kept for ``retain`` seconds, or until there are more than ``retain_bytes``. ``listen_tls`` and
     ``upstream_tls`` are None without TLS on that side.
@@ -64,7 +65,7 @@ def open_journal(settings: TapSettings) -> TapJournal:
 
     Raises:
         JournalError: it cannot be used.
-        JournalKeyError: the key that logins are hashed with cannot be used.
+        JournalKeyError: the key to hash logins with cannot be used.
     """
     writer_settings = WriterSettings(
         settings.directory, node_name(settings.node), retain=settings.retain, gateway=__version__,
@@ -84,7 +85,7 @@ def open_journal(settings: TapSettings) -> TapJournal:
 
 
 class TapServer:
-    """All connections of one tap. See `TapContext`."""
+    """All connections of one tap."""
 
     def __init__(self, settings: TapSettings, journal: TapJournal) -> None:
         self.addresses: list[tuple[str, int]] = []
@@ -126,9 +127,14 @@ class TapServer:
     def _accepted(self) -> Ending:
         return TappedConnection(self).client
 
-    def conversation(self, connection: TappedConnection, host: str) -> Conversation:
+    def begin(self, connection: TappedConnection, host: str) -> Conversation:
         """See `TapContext`."""
         self.connections += 1
+        self._open.add(connection)
+        self._all_ended.clear()
+        task = self._loop.create_task(self._dial(connection), name=f"server of {connection.peer}")
+        self._dialling.add(task)
+        task.add_done_callback(self._dialling.discard)
 
         def note(whose: str, reason: str) -> None:
             self.unreadable += 1
@@ -136,23 +142,16 @@ class TapServer:
 
         return Conversation(self._journal, host, tls=self._settings.listen_tls is not None, note=note)
 
-    def begin(self, connection: TappedConnection) -> None:
-        """See `TapContext`."""
-        self._open.add(connection)
-        self._all_ended.clear()
-        task = self._loop.create_task(self._dial(connection), name=f"server of {connection.peer}")
-        self._dialling.add(task)
-        task.add_done_callback(self._dialling.discard)
-
     async def _dial(self, connection: TappedConnection) -> None:
         upstream, tls = self._settings.upstream, self._settings.upstream_tls
         name = None if tls is None else upstream.host
         try:
             async with asyncio.timeout(_CONNECT_WITHIN):
                 await self._loop.create_connection(
-                    connection.ending_of_server, upstream.host, upstream.port, ssl=tls, server_hostname=name
-                )
-        except (OSError, ValueError) as error:  # a ValueError: a name that cannot be looked up
+                    lambda: Ending(connection, is_client=False), upstream.host, upstream.port, ssl=tls,
+                    server_hostname=name,
+                )  # fmt: skip
+        except (OSError, ValueError) as error:  # ValueError: the name is malformed
             reason = str(error) or "no answer in time"
             self._log_limiter.warning("server unreachable", upstream=str(upstream), reason=reason)
             connection.abort()
@@ -189,7 +188,7 @@ class TapServer:
         )  # fmt: skip
 
     async def _end_all(self) -> None:
-        """Wait for the connections, which are closing; those that take too long are cut."""
+        """Wait for the connections, which are closing. Cut those that take too long."""
         if not self._open:
             return
         with contextlib.suppress(TimeoutError):
@@ -200,7 +199,7 @@ class TapServer:
 
 
 async def run_tap(settings: TapSettings) -> None:
-    """Run until SIGTERM or SIGINT.
+    """Run a tap until SIGTERM or SIGINT.
 
     Raises:
         GatewayError: the address cannot be taken, or the journal's directory cannot be used.

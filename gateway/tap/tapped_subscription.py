@@ -1,4 +1,4 @@
-"""A subscription, as far as the frames of both sides tell: what was delivered, and what of it is acknowledged."""
+"""A subscription as the tap sees it: the deliveries that pass, and their acknowledgements."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class TappedSubscription:
-    """One of a session's. ``key`` is its id, or its destination where it has no id."""
+    """One subscription. ``key``: its id, or its destination if it has no id."""
 
     def __init__(self, key: bytes, mode: AckMode, *, is_stream: bool) -> None:
         self.key = key
         self.mode = mode
         self.is_stream = is_stream
-        # Set once: it needs the subscription itself.
+        # Set later, because it refers to the subscription.
         self.counter: DeliveryStats | DeliveryLog | None = None
-        # Numbers of deliveries by the id that an ACK names, the oldest first.
+        # The numbers of deliveries by the id that an ACK names, oldest first.
         self.unacked: OrderedDict[bytes, int] = OrderedDict()
         self._totals = TrafficCounter()
 
@@ -33,7 +33,7 @@ class TappedSubscription:
         return replace(self._totals)
 
     def deliver(self, ack_id: bytes | None, size: int, *, redelivered: bool) -> None:
-        """A MESSAGE passes; ``ack_id`` is how an ACK will name it, None if nobody waits for one."""
+        """Count a MESSAGE. ``ack_id``: the name that its ACK will use; None if the client sends none."""
         totals, counter = self._totals, self.counter
         totals.delivered += 1
         totals.delivered_bytes += size
@@ -45,7 +45,7 @@ class TappedSubscription:
             counter.delivered(totals.delivered, redelivered, size)
 
     def settle(self, ack_ids: Sequence[bytes], requeue: bool | None) -> None:
-        """Deliveries are acknowledged, or refused: then ``requeue`` says whether they return to their queue."""
+        """Count an ACK, or a NACK. ``requeue``: None for an ACK; for a NACK, whether the messages are requeued."""
         numbers = [self.unacked.pop(each) for each in ack_ids]
         totals, count = self._totals, len(numbers)
         totals.outstanding -= count

@@ -14,9 +14,9 @@ from gateway.journal.privacy import DestinationNames, UserNames
 from gateway.journal.session_recorder import VirtualHostJournal
 from gateway.journal.writer import Clock, Writer, WriterSettings
 from gateway.parity.transcript import load_transcripts
-from gateway.tap import conversation as conversations
-from gateway.tap import departures
-from gateway.tap.conversation import Conversation, TapJournal
+from gateway.tap import departures, tapped_session
+from gateway.tap.conversation import Conversation
+from gateway.tap.tapped_session import TapJournal
 
 CONNECTED = b"CONNECTED\nsession:session-1\nheart-beat:0,0\nversion:1.2\n\n\0\n"
 
@@ -270,7 +270,7 @@ def test_what_cannot_be_read_ends_one_side_only(talk: Talk) -> None:
 
 def test_what_a_client_makes_the_tap_remember_is_bounded(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_MAX_RECEIPTS", "_MAX_UNACKED", "_MAX_SUBSCRIPTIONS"):
-        monkeypatch.setattr(conversations, name, 10)
+        monkeypatch.setattr(tapped_session, name, 10)
     long = "x" * 2000
     talk.client(f"SEND; destination:/queue/a; receipt:{long}|", f"SUBSCRIBE; id:{long}; destination:/queue/a")
     for number in range(30):
@@ -279,7 +279,8 @@ def test_what_a_client_makes_the_tap_remember_is_bounded(talk: Talk, monkeypatch
             f"SUBSCRIBE; id:{number}; destination:/queue/a; ack:client-individual",
         )
     talk.server(*(message(number, 1) for number in range(30)), message(31, 1).replace("a31", "a" * 2000))
-    heard = talk.heard
+    heard = talk.heard._session
+    assert heard is not None
     assert (len(heard._receipts), len(heard._unacked), len(heard._subscriptions)) == (10, 10, 10)
     assert not [each for each in (*heard._receipts, *heard._subscriptions, *heard._unacked) if len(each) > 1024]
     talk.server("RECEIPT; receipt-id:25")
