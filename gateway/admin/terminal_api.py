@@ -20,6 +20,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from gateway.admin.listing import MAX_PAGE_SIZE
 from gateway.admin.terminal_output import Item, clean
 from gateway.client_tls import client_context
+from gateway.config.config_files import secret_in
 from gateway.errors import ConfigError, GatewayError, Mistake, UsageError
 
 DEFAULT_URL: Final = "http://127.0.0.1:15693"
@@ -268,13 +269,11 @@ def _passcode(options: Namespace, user: str | None) -> str:
     file = options.passcode_file or os.environ.get(PASSCODE_FILE_VARIABLE)
     if not file or not user:
         return os.environ.get(PASSCODE_VARIABLE, "")
-    place = "--passcode-file" if options.passcode_file else PASSCODE_FILE_VARIABLE
     try:
-        return Path(file).read_text().rstrip("\r\n")
-    except OSError as error:
-        raise UsageError(f"{place} {file}: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{place} {file}: this is no text.") from None
+        return secret_in(Path(file))
+    except ValueError as error:
+        place = "--passcode-file" if options.passcode_file else PASSCODE_FILE_VARIABLE
+        raise UsageError(f"{place} {file}: {error}") from None
 
 
 def _tls(options: Namespace) -> ssl.SSLContext:

@@ -6,13 +6,15 @@ import argparse
 import io
 import sys
 import textwrap
+from functools import partial
 from importlib import import_module
 from typing import Final
 
 from gateway.admin.terminal_output import LINKS, PLUGIN_COLUMNS, SESSIONS, meanings
-from gateway.cli.commands import Commands, Run, add_command, duration, exit_codes
+from gateway.cli.commands import Commands, add_command, duration, exit_codes
 from gateway.errors import ExitCode
 
+_EXIT_CODES: Final = exit_codes("done", "the gateway does not answer, refuses the request, or has no such session")
 _ENVIRONMENT: Final = """\
 
 environment:
@@ -22,11 +24,9 @@ environment:
   STOMP_GATEWAY_ADMIN_PASSCODE  the passcode itself, if no file is named
 """
 
-_SESSIONS_DESCRIPTION = """\
+_SESSIONS = """\
 List, show or close sessions of a running gateway, through its admin listener.
-"""
 
-_SESSIONS_EPILOG = """\
 examples:
   stomp-gateway sessions
   stomp-gateway sessions --login billing --sort unacknowledged --limit 20
@@ -43,16 +43,18 @@ columns:
 {plugin_columns}
 """
 
-_CLOSE_DESCRIPTION = """\
+_SHOW = """\
+Show a session in full, with its subscriptions and the destinations it sends to.
+"""
+
+_CLOSE = """\
 Close a session. Its client gets an ERROR with the reason, and unacknowledged messages return to their queues. Most
 clients connect again at once.
 """
 
-_LINKS_DESCRIPTION = """\
+_LINKS = """\
 List the links of a running gateway (its AMQP connections to brokers), through its admin listener.
-"""
 
-_LINKS_EPILOG = """\
 examples:
   stomp-gateway links
   stomp-gateway links --virtual-host orders --columns name,blocked,write_buffer_bytes
@@ -63,20 +65,18 @@ columns:
 {columns}
 """
 
-_FAIL_BACK_DESCRIPTION = """\
+_FAIL_BACK = """\
 Move the links back to their preferred broker, which is the first of upstream.urls. New channels go to new links there.
 The links to other brokers are drained: they close when their channels have ended. No session ends. With
 upstream.order: shuffle all links are replaced, so that they spread over the brokers again. If the preferred broker does
 not answer, nothing changes.
 """
 
-_RELOAD_DESCRIPTION = """\
+_RELOAD = """\
 Make a running gateway read its configuration file and its certificates again, through its admin listener. Only clients
 of a listener that you have removed are disconnected. If the file has mistakes, the command lists them like
 `stomp-gateway check`, and the gateway keeps its old configuration. SIGHUP does the same and answers in the log.
-"""
 
-_RELOAD_EPILOG = """\
 examples:
   stomp-gateway check --offline --config gateway.yaml && stomp-gateway reload
   stomp-gateway reload --json | jq -r '.restart[].key'
@@ -88,24 +88,20 @@ exit codes:
   130  interrupted (Ctrl-C)
 """
 
-_CONFIG_DESCRIPTION = """\
+_CONFIG = """\
 Print the configuration that a running gateway uses, as a complete file: every key, and for each virtual host also the
 values from defaults. Passcodes and their hashes are ***. If there are admin users, this needs the role full or
 read_only.
-"""
 
-_CONFIG_EPILOG = """\
 examples:
   stomp-gateway config
   stomp-gateway config --json | jq .virtual_hosts.orders.prefetch
 """
 
-_TOP_DESCRIPTION = """\
+_TOP = """\
 Watch a running gateway: its totals and rates, and its busiest sessions. The command redraws the screen after each
 interval; q or Ctrl-C ends it. A rate is the mean over one interval.
-"""
 
-_TOP_EPILOG = """\
 examples:
   stomp-gateway top
   stomp-gateway top --interval 5 --virtual-host orders
@@ -117,16 +113,14 @@ examples:
 # A copy of those in `gateway.server.process.logs`, so that commands need not load that module.
 _LEVELS: Final = ("debug", "info", "warning", "error", "configured")
 
-_TRACE_DESCRIPTION = """\
+_TRACE = """\
 Show the frames of a session, of a login or of an address as they pass, in both directions, through the admin listener
 of a running gateway. Clients that connect meanwhile are shown from their first frame on, even if their login fails. Of
 bodies only the sizes are shown. Passcodes, tokens and headers that look like secrets are ***.
 
 The gateway does not wait for this command: beyond 200 frames per second, or if the reader is slower, frames are left
 out and counted.
-"""
 
-_TRACE_EPILOG = """\
 examples:
   stomp-gateway trace session-KIC3RnAs1YHvLMNVAcq4qA
   stomp-gateway trace --login billing --for 15m
@@ -145,56 +139,66 @@ what a line shows:
     "the gateway does not answer, refuses the request, or has no such session",
 )
 
-_LOG_LEVEL_DESCRIPTION = """\
+_LOG_LEVEL = """\
 Change the level of a running gateway's log lines for a while, through its admin listener; without LEVEL, show it.
 When the time is over, the level of the configuration applies again. The command changes the level of all workers. The
 log has a line for each change, and says who asked. If a reload changes logging.level, the new value applies at once.
-"""
 
-_LOG_LEVEL_EPILOG = """\
 examples:
   stomp-gateway log-level
   stomp-gateway log-level debug --for 30m
   stomp-gateway log-level configured          back to logging.level, at once
 """ + exit_codes("done", "the gateway does not answer, or refuses the request")
 
-_EPILOG = exit_codes("done", "the gateway does not answer, refuses the request, or has no such session") + _ENVIRONMENT
-
 
 def add_admin(commands: Commands) -> None:
     """Add the commands to those of `stomp-gateway`."""
     _add_sessions(commands)
-    links = add_command(
-        commands, "links", _asking("list_links"), help="list a running gateway's AMQP connections",
-        description=_LINKS_DESCRIPTION, epilog=_LINKS_EPILOG.format(columns=meanings(LINKS)) + _EPILOG,
-    )  # fmt: skip
+    _add_links(commands)
+    reload = _add(commands, "reload", "reload", "make a running gateway read its configuration again", _RELOAD)
+    _add_server_options(reload)
+    reload.add_argument("--json", action="store_true", help="print a JSON object")
+    config = _add(commands, "config", "show_config", "show the configuration that a running gateway uses", _CONFIG)
+    _add_server_options(config)
+    config.add_argument("--json", action="store_true", help="print a JSON object")
+    _add_top(commands)
+    _add_trace(commands)
+    _add_log_level(commands)
+
+
+def _add_sessions(commands: Commands) -> None:
+    plugin_columns = textwrap.fill(", ".join(PLUGIN_COLUMNS), 100, initial_indent="  ", subsequent_indent="  ")
+    text = _SESSIONS.format(columns=meanings(SESSIONS), plugin_columns=plugin_columns)
+    sessions = _add(commands, "sessions", "list_sessions", "list, show and close a running gateway's sessions", text)
+    _add_server_options(sessions)
+    _add_list_options(sessions)
+    sessions.add_argument("--hold", metavar="REASON", help="only those with this hold, like client-write")
+    actions = sessions.add_subparsers(title="commands", metavar="COMMAND")
+    show = _add(actions, "show", "show_session", "show a session in full", _SHOW)
+    show.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print a JSON object")
+    close = _add(actions, "close", "close_session", "close a session", _CLOSE)
+    close.add_argument("--reason", metavar="TEXT", help="text for the client and the log")
+    for action in (show, close):
+        action.add_argument("id", metavar="ID", help="id of the session, for example session-...")
+        _add_server_options(action, default=argparse.SUPPRESS)
+
+
+def _add_links(commands: Commands) -> None:
+    text = _LINKS.format(columns=meanings(LINKS))
+    links = _add(commands, "links", "list_links", "list a running gateway's AMQP connections", text)
     _add_server_options(links)
     _add_list_options(links)
     actions = links.add_subparsers(title="commands", metavar="COMMAND")
-    back = add_command(
-        actions, "fail-back", _asking("fail_back"), help="move the links back to the preferred broker",
-        description=_FAIL_BACK_DESCRIPTION, epilog=_EPILOG,
-    )  # fmt: skip
+    back = _add(actions, "fail-back", "fail_back", "move the links back to the preferred broker", _FAIL_BACK)
     back.add_argument(
         "--virtual-host", default=argparse.SUPPRESS, metavar="NAME", help="only links of this virtual host"
     )
     _add_server_options(back, default=argparse.SUPPRESS)
-    reload = add_command(
-        commands, "reload", _asking("reload"), help="make a running gateway read its configuration again",
-        description=_RELOAD_DESCRIPTION, epilog=_RELOAD_EPILOG + _ENVIRONMENT,
-    )  # fmt: skip
-    _add_server_options(reload)
-    reload.add_argument("--json", action="store_true", help="print a JSON object")
-    config = add_command(
-        commands, "config", _asking("show_config"), help="show the configuration that a running gateway uses",
-        description=_CONFIG_DESCRIPTION, epilog=_CONFIG_EPILOG + _EPILOG,
-    )  # fmt: skip
-    _add_server_options(config)
-    config.add_argument("--json", action="store_true", help="print a JSON object")
-    top = add_command(
-        commands, "top", _asking("top", "terminal_top"), help="watch a running gateway's totals and busiest sessions",
-        description=_TOP_DESCRIPTION, epilog=_TOP_EPILOG + _EPILOG,
-    )  # fmt: skip
+
+
+def _add_top(commands: Commands) -> None:
+    line = "watch a running gateway's totals and busiest sessions"
+    top = _add(commands, "top", "top", line, _TOP, module="terminal_top")
     _add_server_options(top)
     top.add_argument("--virtual-host", metavar="NAME", help="only sessions of this virtual host")
     top.add_argument("--login", metavar="NAME", help="only sessions of this login")
@@ -203,14 +207,10 @@ def add_admin(commands: Commands) -> None:
     )
     top.add_argument("--once", "--batch", action="store_true", help="print once and end (default without a terminal)")
     top.add_argument("--limit", type=int, metavar="N", help="sessions to show (default: all that fit; --once: 20)")
-    _add_trace(commands)
 
 
 def _add_trace(commands: Commands) -> None:
-    trace = add_command(
-        commands, "trace", _asking("trace"), help="show the frames of a client as they pass",
-        description=_TRACE_DESCRIPTION, epilog=_TRACE_EPILOG + _ENVIRONMENT,
-    )  # fmt: skip
+    trace = _add(commands, "trace", "trace", "show the frames of a client as they pass", _TRACE)
     whom = trace.add_mutually_exclusive_group(required=True)
     whom.add_argument("session", nargs="?", metavar="SESSION", help="id of the session, for example session-...")
     whom.add_argument("--login", metavar="NAME", help="clients that have this login, or try to log in with it")
@@ -223,10 +223,12 @@ def _add_trace(commands: Commands) -> None:
     )  # fmt: skip
     trace.add_argument("--json", action="store_true", help="print JSON, an object on each line")
     _add_server_options(trace)
-    level = add_command(
-        commands, "log-level", _asking("log_level"), help="change the level of a running gateway's log for a while",
-        description=_LOG_LEVEL_DESCRIPTION, epilog=_LOG_LEVEL_EPILOG + _ENVIRONMENT,
-    )  # fmt: skip
+
+
+def _add_log_level(commands: Commands) -> None:
+    level = _add(
+        commands, "log-level", "log_level", "change the level of a running gateway's log for a while", _LOG_LEVEL
+    )
     _add_server_options(level)
     level.add_argument(
         "level", nargs="?", choices=_LEVELS, metavar="LEVEL",
@@ -239,39 +241,30 @@ def _add_trace(commands: Commands) -> None:
     level.add_argument("--json", action="store_true", help="print a JSON object")
 
 
-def _add_sessions(commands: Commands) -> None:
-    plugin_columns = textwrap.fill(", ".join(PLUGIN_COLUMNS), 100, initial_indent="  ", subsequent_indent="  ")
-    epilog = _SESSIONS_EPILOG.format(columns=meanings(SESSIONS), plugin_columns=plugin_columns) + _EPILOG
-    sessions = add_command(
-        commands, "sessions", _asking("list_sessions"), help="list, show and close a running gateway's sessions",
-        description=_SESSIONS_DESCRIPTION, epilog=epilog,
-    )  # fmt: skip
-    _add_server_options(sessions)
-    _add_list_options(sessions)
-    sessions.add_argument("--hold", metavar="REASON", help="only those with this hold, like client-write")
-    actions = sessions.add_subparsers(title="commands", metavar="COMMAND")
-    show = add_command(
-        actions, "show", _asking("show_session"), help="show a session in full",
-        description="Show a session in full, with its subscriptions and the destinations it sends to.", epilog=_EPILOG,
-    )  # fmt: skip
-    show.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print a JSON object")
-    close = add_command(
-        actions,
-        "close",
-        _asking("close_session"),
-        help="close a session",
-        description=_CLOSE_DESCRIPTION,
-        epilog=_EPILOG,
-    )
-    close.add_argument("--reason", metavar="TEXT", help="text for the client and the log")
-    for action in (show, close):
-        action.add_argument("id", metavar="ID", help="id of the session, for example session-...")
-        # These options may also precede the action. A default here would overwrite those.
-        _add_server_options(action, default=argparse.SUPPRESS)
+def _add(
+    commands: Commands, name: str, function: str, line: str, text: str, *, module: str = "terminal_commands"
+) -> argparse.ArgumentParser:
+    """Add a command that runs a function of `gateway.admin`. The module is imported when the command runs.
+
+    The usual exit codes are added to a text that has none.
+    """
+    codes = "" if "exit codes:" in text else _EXIT_CODES
+    return add_command(commands, name, partial(_run, module, function), line, text + codes + _ENVIRONMENT)
+
+
+def _run(module: str, function: str, options: argparse.Namespace) -> ExitCode:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Otherwise the command would fail on a login with characters that the terminal cannot show.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    getattr(import_module(f"gateway.admin.{module}"), function)(options)
+    return ExitCode.OK
 
 
 def _add_server_options(parser: argparse.ArgumentParser, default: str | None = None) -> None:
-    """Add the options that choose the gateway."""
+    """Add the options that choose the gateway.
+
+    ``default`` is SUPPRESS for a subcommand: it would otherwise overwrite options that stand before its name.
+    """
     server = parser.add_argument_group("gateway")
     server.add_argument(
         "--url", default=default, metavar="URL",
@@ -299,16 +292,3 @@ def _add_list_options(parser: argparse.ArgumentParser) -> None:
     choice.add_argument("--reverse", action="store_true", help="reverse the order")
     choice.add_argument("--limit", type=int, default=0, metavar="N", help="only the first N (default: all)")
     choice.add_argument("--json", action="store_true", help="print a JSON array")
-
-
-def _asking(command: str, module: str = "terminal_commands") -> Run:
-    """Make the function that runs a command of `gateway.admin`. It loads the module only when it is called."""
-
-    def run(options: argparse.Namespace) -> ExitCode:
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            # Otherwise the command would fail on a login with characters that the terminal cannot show.
-            sys.stdout.reconfigure(errors="backslashreplace")
-        getattr(import_module(f"gateway.admin.{module}"), command)(options)
-        return ExitCode.OK
-
-    return run

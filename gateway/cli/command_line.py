@@ -17,11 +17,9 @@ from gateway.cli.pipeline_commands import add_pipeline
 from gateway.cli.serve_commands import add_serve
 from gateway.errors import ConfigError, ExitCode, GatewayError, ListenError, UsageError
 
-_DESCRIPTION = """\
+_TEXT = """\
 A STOMP gateway in front of RabbitMQ. Clients speak STOMP 1.0, 1.1 or 1.2; the gateway speaks AMQP 0-9-1 to the broker.
-"""
 
-_EPILOG = """\
 examples:
   stomp-gateway check --config gateway.yaml       list every mistake; if there is none, try each broker
   stomp-gateway serve --config gateway.yaml       run until SIGTERM or Ctrl-C
@@ -97,7 +95,7 @@ class _ShowVersion(argparse.Action):
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
-    parser = CommandParser(prog="stomp-gateway", description=_DESCRIPTION, epilog=_EPILOG)
+    parser = CommandParser(prog="stomp-gateway", text=_TEXT)
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="print version and commit, and exit")
     commands: Commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True, parser_class=CommandParser

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import math
 import os
+import re
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -16,7 +17,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from pydantic_core import PydanticCustomError
 
-from gateway.config.scalars import Duration, Size
+from gateway.config.config_files import secret_in
+from gateway.config.scalars import Duration, Size, text_of
 from gateway.errors import ExitCode, GatewayError, UsageError
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -26,6 +28,8 @@ Run = Callable[[argparse.Namespace], ExitCode]
 """The function that runs a command with its options."""
 
 T = TypeVar("T")
+
+_BEFORE_HEADING: Final = re.compile(r"\n\n(?=[^\s.][^.\n]*:\n)")
 
 NULL: Final = "null"
 """The value for no limit. In a configuration, `journal.retain_bytes` accepts it, too, but `journal.retain` does not."""
@@ -38,19 +42,21 @@ class CommandParser(argparse.ArgumentParser):
     about the unreadable file would print the secret.
 
     Args:
-        make_epilog: makes the epilog when help is printed, if that needs modules that load slowly.
+        text: description and epilog, which begins with the first heading, a line like `examples:`.
+        complete: completes the epilog when help is printed, if that needs modules that load slowly.
         **options: those of ArgumentParser.
     """
 
-    def __init__(self, *, make_epilog: Callable[[], str] | None = None, **options: Any) -> None:  # noqa: ANN401
+    def __init__(self, *, text: str = "", complete: Callable[[str], str] | None = None, **options: Any) -> None:  # noqa: ANN401
+        description, *rest = _BEFORE_HEADING.split(text, maxsplit=1)
         defaults = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
-        super().__init__(**{**defaults, **options})
-        self._make_epilog = make_epilog
+        super().__init__(**{"description": description, "epilog": "".join(rest), **defaults, **options})
+        self._complete = complete
 
     def format_help(self) -> str:
         """The text of `--help`."""
-        if self._make_epilog is not None:
-            self.epilog = self._make_epilog()
+        if self._complete is not None:
+            self.epilog, self._complete = self._complete(self.epilog or ""), None
         return super().format_help()
 
 
@@ -58,21 +64,19 @@ def add_command(
     commands: Commands,
     name: str,
     run: Run,
-    *,
-    help: str,
-    description: str,
+    line: str,
+    text: str,
     **options: Any,  # noqa: ANN401
 ) -> argparse.ArgumentParser:
-    """Add a command. ``help`` is its line in the list of commands; ``options`` go to the parser."""
-    parser = commands.add_parser(name, help=help, description=description, **options)
+    """Add a command. ``line`` is what the list of commands says of it; ``text`` and ``options``: see CommandParser."""
+    parser = commands.add_parser(name, help=line, text=text, **options)
     parser.set_defaults(run=run)
     return parser
 
 
-def exit_codes(done: str, failed: str) -> str:
+def exit_codes(done: str, failed: str, wrong: str = "the command line is wrong") -> str:
     """The end of an epilog, with the meanings of exit codes. Those of 0 and 1 depend on the command."""
-    wrong, interrupted = "the command line is wrong", "interrupted (Ctrl-C)"
-    return f"\nexit codes:\n  0    {done}\n  1    {failed}\n  2    {wrong}\n  130  {interrupted}\n"
+    return f"\nexit codes:\n  0    {done}\n  1    {failed}\n  2    {wrong}\n  130  interrupted (Ctrl-C)\n"
 
 
 def run_coroutine(coroutine: Coroutine[object, object, T]) -> T:
@@ -94,10 +98,9 @@ def passcode_from(file: Path | str | None, variable: str, default: T) -> str | T
     if file is None:
         return os.environ.get(variable, default)
     try:
-        return Path(file).read_text("utf-8").removesuffix("\n").removesuffix("\r")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"--passcode-file {file} cannot be read: {reason}.") from None
+        return secret_in(Path(file))
+    except ValueError as error:
+        raise UsageError(f"--passcode-file {file}: {error}") from None
 
 
 class TerminatedError(GatewayError):
@@ -133,9 +136,23 @@ async def until_terminated(work: Awaitable[T]) -> T:
         loop.remove_signal_handler(signal.SIGTERM)
 
 
-def duration(text: str) -> float:
-    """Read a duration above 0, in the forms of a configuration file. Returns seconds."""
-    return _read(Duration(zero=False).read, text)
+def as_in_configuration(read: Callable[[str], T]) -> Callable[[str], T]:
+    """A type of options from a reader of configuration values."""
+
+    def convert(text: str) -> T:
+        try:
+            return read(text)
+        except PydanticCustomError as error:
+            raise argparse.ArgumentTypeError(text_of(error)) from None
+
+    return convert
+
+
+duration: Final = as_in_configuration(Duration(zero=False).read)
+"""The seconds of a duration above 0."""
+
+size: Final = as_in_configuration(Size().read)
+"""The bytes of a size above 0."""
 
 
 def duration_or_null(text: str) -> float:
@@ -143,23 +160,9 @@ def duration_or_null(text: str) -> float:
     return math.inf if text == NULL else duration(text)
 
 
-def size(text: str) -> int:
-    """Read a size above 0, in the forms of a configuration file. Returns bytes."""
-    return _read(Size().read, text)
-
-
 def size_or_null(text: str) -> int | None:
     """Do the same as `size`, or return None for null."""
     return None if text == NULL else size(text)
-
-
-def _read(read: Callable[[str], T], text: str) -> T:
-    """Apply a reader of configuration values to an option. The error has its text and its advice."""
-    try:
-        return read(text)
-    except PydanticCustomError as error:
-        advice = (error.context or {}).get("suggestion")
-        raise argparse.ArgumentTypeError(f"{error.message()} {advice}" if advice else error.message()) from None
 
 
 def moment(text: str) -> datetime:

@@ -19,29 +19,33 @@ from gateway.cli.commands import (
     Commands,
     TerminatedError,
     add_command,
+    as_in_configuration,
     exit_codes,
     passcode_from,
     run_coroutine,
     until_terminated,
 )
+from gateway.config.addresses import BrokerUrl
+from gateway.config.broker_user import User
+from gateway.config.journal_settings import checked_place
+from gateway.config.model import Logging
+from gateway.config.scalars import text_of
+from gateway.config.virtual_host import UpstreamTls
 from gateway.errors import ExitCode, GatewayError, UsageError
 
 if TYPE_CHECKING:
-    from gateway.journal.ship_targets import Store
     from gateway.journal.shipper import Shipper
     from gateway.journal.stream import StreamBroker
 
-_DESCRIPTION = """\
+_TEXT = """\
 Read or ship a traffic journal: the directory in which gateways record what their clients do, one JSON object per line.
 These commands do not change any line, and do not slow a gateway down.
 """
 
-_TAIL_DESCRIPTION = """\
+_TAIL = """\
 Print the last lines of a journal in words, and with --follow new ones as they come. If several gateways write into the
 directory, their lines are in order of time (UTC). A gateway keeps new lines in memory for at most 250 ms.
-"""
 
-_TAIL_EPILOG = """\
 examples:
   stomp-gateway journal tail /var/lib/stomp-gateway/journal
   stomp-gateway journal tail DIR --follow --event err,drop
@@ -64,12 +68,10 @@ events:
   bad           lines that cannot be read
 """ + exit_codes("done", "the directory cannot be read")
 
-_STAT_DESCRIPTION = """\
+_STAT = """\
 Count what is in a journal: segments, boots of gateways, lines by event, sessions, destinations and errors; also lines
 that are missing or cannot be read. The command reads everything once, about half a million lines a second.
-"""
 
-_STAT_EPILOG = """\
 examples:
   stomp-gateway journal stat /var/lib/stomp-gateway/journal
   stomp-gateway journal stat DIR --json | jq .events
@@ -78,18 +80,18 @@ examples:
   number, but the gateway counts them. A boot that did not close is still running, or was killed.
 """ + exit_codes("done", "the directory cannot be read")
 
+_place: Final = as_in_configuration(checked_place)
+
 # When the command is stopped, the segment under way has this many seconds.
 _END_WITHIN: Final = 5.0
 
-_SHIP_DESCRIPTION = """\
+_SHIP = """\
 Copy every finished segment of a journal to the place from which the pipeline reads it: a directory, or an object store.
 A gateway with journal.ship does this itself. This command is for other gateways' journals, and for segments that a
 killed gateway has left open: it first finishes them at their last whole line, with --follow also every ten minutes. It
 marks shipped segments, and does not ship them again. Object stores need pip install 'stomp-gateway[ship]', and take
 their credentials from the environment.
-"""
 
-_SHIP_EPILOG = """\
 examples:
   stomp-gateway journal ship /var/lib/stomp-gateway/journal --to s3://bucket/journal
   stomp-gateway journal ship DIR --to /mnt/journals --follow
@@ -102,14 +104,12 @@ examples:
 )
 
 
-_COLLECT_DESCRIPTION = """\
+_COLLECT = """\
 Read the segments that gateways publish to a stream of RabbitMQ (journal.ship.to: amqp), and write them to the place
 from which the pipeline reads them. Each segment is written once, by its name; a file there records how far the stream
 was read. You may stop or kill the command at any moment, and run two at once. The user needs the permissions read for
 the stream and write for amq.default.
-"""
 
-_COLLECT_EPILOG = """\
 examples:
   stomp-gateway journal collect --from amqps://collector@rabbit-a/orders --passcode-file FILE --to s3://bucket/journal
   stomp-gateway journal collect --from amqp://localhost --to /srv/journals --follow
@@ -128,12 +128,9 @@ exit codes:
 
 def add_journal(commands: Commands) -> None:
     """Add `journal` to the commands of `stomp-gateway`."""
-    journal = commands.add_parser("journal", help="read or ship a traffic journal", description=_DESCRIPTION)
+    journal = commands.add_parser("journal", help="read or ship a traffic journal", text=_TEXT)
     actions = journal.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    tail = add_command(
-        actions, "tail", _tail, help="print the last lines in words, and new ones as they come",
-        description=_TAIL_DESCRIPTION, epilog=_TAIL_EPILOG,
-    )  # fmt: skip
+    tail = add_command(actions, "tail", _tail, "print the last lines in words, and new ones as they come", _TAIL)
     _add_directory(tail)
     tail.add_argument("-n", "--lines", type=int, default=20, metavar="N", help="number of lines (default: 20)")
     tail.add_argument("-f", "--follow", action="store_true", help="continue with new lines until Ctrl-C")
@@ -143,13 +140,11 @@ def add_journal(commands: Commands) -> None:
     choice.add_argument("--session", type=int, metavar="N", help="only the session with this number")
     choice.add_argument("--destination", metavar="PATTERN", help="only destinations like '/queue/orders*'")
     choice.add_argument("--user", metavar="NAME", help="only this login, as the journal has it")
-    stat = add_command(
-        actions, "stat", _stat, help="count what a journal holds, and what is missing",
-        description=_STAT_DESCRIPTION, epilog=_STAT_EPILOG,
-    )  # fmt: skip
+    stat = add_command(actions, "stat", _stat, "count what a journal holds, and what is missing", _STAT)
     _add_directory(stat)
     stat.add_argument("--json", action="store_true", help="print a JSON object")
-    add_ship(actions)
+    _add_collect(actions)
+    _add_ship(actions)
 
 
 def _add_directory(parser: argparse.ArgumentParser) -> None:
@@ -172,17 +167,13 @@ def _stat(options: argparse.Namespace) -> ExitCode:
     return ExitCode.OK
 
 
-def add_ship(actions: Commands) -> None:
-    """Add `ship` and `collect` to the commands of `stomp-gateway journal`."""
-    _add_collect(actions)
-    ship = add_command(
-        actions, "ship", _ship, help="copy finished segments to an object store or a directory",
-        description=_SHIP_DESCRIPTION, epilog=_SHIP_EPILOG,
-    )  # fmt: skip
+def _add_ship(actions: Commands) -> None:
+    ship = add_command(actions, "ship", _ship, "copy finished segments to an object store or a directory", _SHIP)
     ship.add_argument("directory", type=Path, metavar="DIR", help="the journal's directory")
     ship.add_argument(
-        "--to", required=True, metavar="PLACE", help="a directory, or a URL: s3://bucket/prefix, gs://..., az://..."
-    )
+        "--to", required=True, type=_place, metavar="PLACE",
+        help="a directory, or a URL: s3://bucket/prefix, gs://..., az://...",
+    )  # fmt: skip
     mode = ship.add_mutually_exclusive_group()
     mode.add_argument("--once", action="store_true", help="ship what is finished now, then end (default)")
     mode.add_argument("--follow", action="store_true", help="also ship later segments, until SIGTERM or Ctrl-C")
@@ -191,13 +182,14 @@ def add_ship(actions: Commands) -> None:
 
 def _add_collect(actions: Commands) -> None:
     collect = add_command(
-        actions, "collect", _collect, help="write segments from a stream of RabbitMQ to one place",
-        description=_COLLECT_DESCRIPTION, epilog=_COLLECT_EPILOG,
-    )  # fmt: skip
+        actions, "collect", _collect, "write segments from a stream of RabbitMQ to one place", _COLLECT
+    )
     collect.add_argument(
         "--from", dest="broker", required=True, metavar="URL", help="the broker: amqps://LOGIN@HOST:PORT/VIRTUAL_HOST"
     )
-    collect.add_argument("--to", required=True, metavar="PLACE", help="a directory, or a URL: s3://bucket/prefix, ...")
+    collect.add_argument(
+        "--to", required=True, type=_place, metavar="PLACE", help="a directory, or a URL: s3://bucket/prefix, ..."
+    )
     collect.add_argument(
         "--stream", default="stomp-gateway.journal", metavar="NAME", help="the stream (default: %(default)s)"
     )
@@ -208,22 +200,12 @@ def _add_collect(actions: Commands) -> None:
     mode.add_argument("--follow", action="store_true", help="also collect later segments, until SIGTERM or Ctrl-C")
 
 
-def _store(place: str) -> Store:
-    from gateway.config.journal_settings import checked_place  # noqa: PLC0415
-    from gateway.journal.ship_targets import open_store  # noqa: PLC0415
-
-    try:
-        return open_store(checked_place(place))
-    except PydanticCustomError as error:
-        raise UsageError(f"--to: {error.message()}") from error
-
-
 def _ship(options: argparse.Namespace) -> ExitCode:
-    from gateway.config.model import Logging  # noqa: PLC0415
+    from gateway.journal.ship_targets import open_store  # noqa: PLC0415
     from gateway.journal.shipper import ShipError, Shipper  # noqa: PLC0415
     from gateway.server.process.logs import configure_logs  # noqa: PLC0415
 
-    store = _store(options.to)
+    store = open_store(options.to)
     if not options.directory.is_dir():
         raise GatewayError(f"cannot read the journal {options.directory}: there is no such directory.")
     configure_logs(Logging())
@@ -277,11 +259,11 @@ def _finish_open(directory: Path, known: Mapping[Path, OSError] = MappingProxyTy
 
 
 def _collect(options: argparse.Namespace) -> ExitCode:
-    from gateway.config.model import Logging  # noqa: PLC0415
+    from gateway.journal.ship_targets import open_store  # noqa: PLC0415
     from gateway.journal.stream_collector import StreamCollector  # noqa: PLC0415
     from gateway.server.process.logs import configure_logs  # noqa: PLC0415
 
-    collector = StreamCollector(_stream_broker(options), _store(options.to))
+    collector = StreamCollector(_stream_broker(options), open_store(options.to))
     configure_logs(Logging())
     is_ended = False
     try:
@@ -299,9 +281,6 @@ def _collect(options: argparse.Namespace) -> ExitCode:
 
 
 def _stream_broker(options: argparse.Namespace) -> StreamBroker:
-    from gateway.config.addresses import BrokerUrl  # noqa: PLC0415
-    from gateway.config.broker_user import User  # noqa: PLC0415
-    from gateway.config.virtual_host import UpstreamTls  # noqa: PLC0415
     from gateway.journal.stream import StreamBroker  # noqa: PLC0415
 
     parts = urlsplit(options.broker)
@@ -311,7 +290,7 @@ def _stream_broker(options: argparse.Namespace) -> StreamBroker:
     try:
         url = BrokerUrl.read(f"{parts.scheme}://{place}")
     except PydanticCustomError as error:
-        raise UsageError(f"--from: {error.message()}") from error
+        raise UsageError(f"--from: {text_of(error)}") from error
     tls = UpstreamTls.model_construct(ca_file=options.ca_file)
     passcode = passcode_from(options.passcode_file, "STOMP_GATEWAY_PASSCODE", "guest")
     user = User(login=unquote(parts.username or "guest"), passcode=SecretStr(passcode))

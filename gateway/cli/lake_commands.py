@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from gateway.cli.commands import Commands, Run, above_zero, add_command, duration, moment
+from gateway.cli.commands import Commands, above_zero, add_command, duration, exit_codes, moment
+from gateway.cli.pipeline_options import WRONG, add_lake, needing
 from gateway.errors import ExitCode, UsageError
-
-_EXIT_CODES = """\
-exit codes:
-  0    {}
-  1    {}
-  2    the command line is wrong, or the extra is not installed
-"""
 
 _CHECK = """\
 Prove that the lake has every line of every boot exactly once: no gaps, no duplicates, no lost files, and matching
@@ -26,27 +19,22 @@ With --journal, also prove that ingested segments have not changed and that no s
 segment but lacks an earlier one of the same boot, it is incomplete. Newer segments wait for the next ingest and are
 listed, except with --quiet. A lake is also incomplete if a damaged segment was left out, if a finished one has waited
 for longer than --overdue, and if there is a symbolic link among the segments.
-"""
 
-_CHECK_EPILOG = """\
 example:
   stomp-gateway pipeline check --lake lake --journal journal
-
-""" + _EXIT_CODES.format(
+""" + exit_codes(
     "the lake is complete; segments may wait for the next ingest, but for no longer than --overdue",
     "the lake is not complete (the command lists what is missing), or cannot be read",
+    WRONG,
 )
 
 _COMPACT = """\
 Merge the small files of many batches, so that reading gets faster, and remove files that no table has named for a week.
 The tables keep their contents, and other commands may read and write meanwhile.
-"""
 
-_COMPACT_EPILOG = """\
 example:
   stomp-gateway pipeline compact --lake lake
-
-""" + _EXIT_CODES.format("done", "failed, and the message says why")
+""" + exit_codes("done", "failed, and the message says why", WRONG)
 
 _GC = """\
 Delete segments of the journal that are in the lake and older than --retain-days. With --events-days, also delete old
@@ -56,44 +44,34 @@ With --messages-days, delete messages that were archived longer ago. A week late
 The lake remembers the name of each segment that it has, so that none is read twice. With --segments-days it forgets
 those that were begun more than N days ago, and refuses segments of these days from now on. It does not forget days of
 which a --journal still has segments.
-"""
 
-_GC_EPILOG = """\
 examples:
   stomp-gateway pipeline gc --lake lake --journal journal --retain-days 7 --events-days 90
   stomp-gateway pipeline gc --lake lake --messages-days 30
-
-""" + _EXIT_CODES.format("done", "failed, and the message says why")
+""" + exit_codes("done", "failed, and the message says why", WRONG)
 
 _SQL = """\
 Answer an SQL query over the tables of the lake, in DataFusion's dialect, which is close to PostgreSQL's. It needs
 neither Spark nor Java. A table that does not exist yet is empty. The command refuses a query that does not only read.
-"""
 
-_SQL_EPILOG = """\
 examples:
   stomp-gateway pipeline sql --lake lake "select vhost, sum(sent) from dest_hour group by vhost"
   stomp-gateway pipeline sql --lake lake --format csv "select * from sessions" > sessions.csv
-
-""" + _EXIT_CODES.format("it printed the answer", "the query is wrong or too slow, or the lake cannot be read")  # noqa: S608
+""" + exit_codes("it printed the answer", "the query is wrong or too slow, or the lake cannot be read", WRONG)  # noqa: S608
 
 _UPGRADE = """\
 Convert a lake of Parquet files, which an older release has made, to a lake of Delta tables in its place. The old one is
 kept beside it as LAKE.before-upgrade, so you need twice the room. Then run `pipeline ingest`, which computes the other
 tables.
-"""
 
-_UPGRADE_EPILOG = """\
 example:
   stomp-gateway pipeline upgrade --lake lake
+""" + exit_codes("done", "failed, and the message says why; the old lake is unchanged", WRONG)
 
-""" + _EXIT_CODES.format("done", "failed, and the message says why; the old lake is unchanged")
 _REPORT = """\
 Write a report on traffic, latencies, errors and durable subscriptions, as one self-contained HTML file. As JSON, or as
 a text file for Prometheus, it has only the findings: what needs attention, for programs and alerts.
-"""
 
-_REPORT_EPILOG = """\
 examples:
   stomp-gateway pipeline report --lake lake -o report.html
   stomp-gateway pipeline report --lake lake --from 2026-11-20 --to 2026-11-21T12:00 -o report.html
@@ -101,35 +79,27 @@ examples:
   stomp-gateway pipeline report --lake lake --format prometheus -o /var/lib/node_exporter/stomp_lake.prom
 
   Times are in UTC. The report begins at --from and ends just before --to. docs/pipeline.md lists the rules.
-
-""" + _EXIT_CODES.format(
-    "it wrote the file", "the lake cannot be read, the file cannot be written, or a rule of --fail-on found something"
+""" + exit_codes(
+    "it wrote the file",
+    "the lake cannot be read, the file cannot be written, or a rule of --fail-on found something",
+    WRONG,
 )
 
 _COMPARE = """\
 Compare two lakes, for example from before and after a migration: volumes, errors, redeliveries and latencies, with a
 verdict for each row.
-"""
 
-_COMPARE_EPILOG = """\
 examples:
   stomp-gateway pipeline compare --before plugin-lake --after gateway-lake
   stomp-gateway pipeline compare --before plugin-lake --after gateway-lake --tolerance 25 --format json
+""" + exit_codes("no row is worse or different", "a row is, or a lake cannot be read", WRONG)
 
-""" + _EXIT_CODES.format("no row is worse or different", "a row is, or a lake cannot be read")
 
-
-def add_lake_commands(commands: Commands, checked: Callable[[Run], Run]) -> None:
-    """Add the subcommands. ``checked`` makes a command fail with a clear error if the extra is not installed."""
-    check = add_command(
-        commands, "check", checked(_check), help="check that the lake has every line exactly once",
-        description=_CHECK, epilog=_CHECK_EPILOG,
-    )  # fmt: skip
+def add_lake_commands(commands: Commands) -> None:
+    """Add the subcommands."""
+    check = add_command(commands, "check", _check, "check that the lake has every line exactly once", _CHECK)
     add_lake(check)
-    check.add_argument(
-        "--journal", action="append", default=[], metavar="PLACE",
-        help="a journal it was made from, a directory or URL; repeatable",
-    )  # fmt: skip
+    _add_journals(check)
     check.add_argument(
         "--overdue", type=duration, default="6h", metavar="TIME",
         help="with --journal: report a finished segment that has waited longer (default: 6h)",
@@ -139,13 +109,11 @@ def add_lake_commands(commands: Commands, checked: Callable[[Run], Run]) -> None
         help="check lines and roll-up only of segments that were begun on this day (2026-11-21) or later",
     )  # fmt: skip
     check.add_argument("--quiet", action="store_true", help="print only what is wrong")
-    compact = add_command(
-        commands, "compact", checked(_compact), help="merge small files", description=_COMPACT, epilog=_COMPACT_EPILOG
-    )
+    compact = add_command(commands, "compact", _compact, "merge small files", _COMPACT)
     add_lake(compact)
     compact.add_argument("--quiet", action="store_true", help="print only what needs attention")
-    _add_gc(commands, checked)
-    sql = add_command(commands, "sql", checked(_sql), help="answer an SQL query", description=_SQL, epilog=_SQL_EPILOG)
+    _add_gc(commands)
+    sql = add_command(commands, "sql", _sql, "answer an SQL query", _SQL)
     add_lake(sql)
     sql.add_argument("query", metavar="QUERY", help="for example: select * from boots")
     sql.add_argument(
@@ -155,22 +123,16 @@ def add_lake_commands(commands: Commands, checked: Callable[[Run], Run]) -> None
     sql.add_argument(
         "--timeout", type=duration, metavar="TIME", help="give up after this long: 30s or 5m (default: never)"
     )
-    upgrade = add_command(
-        commands, "upgrade", checked(_upgrade), help="convert a lake of an older release",
-        description=_UPGRADE, epilog=_UPGRADE_EPILOG,
-    )  # fmt: skip
+    upgrade = add_command(commands, "upgrade", _upgrade, "convert a lake of an older release", _UPGRADE)
     upgrade.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake of the older release")
+    _add_report(commands)
+    _add_compare(commands)
 
 
-def _add_gc(commands: Commands, checked: Callable[[Run], Run]) -> None:
-    collect = add_command(
-        commands, "gc", checked(_collect), help="delete old segments and events", description=_GC, epilog=_GC_EPILOG
-    )
+def _add_gc(commands: Commands) -> None:
+    collect = add_command(commands, "gc", _collect, "delete old segments and events", _GC)
     add_lake(collect)
-    collect.add_argument(
-        "--journal", action="append", default=[], metavar="PLACE",
-        help="a journal it was made from, a directory or URL; repeatable",
-    )  # fmt: skip
+    _add_journals(collect)
     collect.add_argument("--retain-days", type=_days, metavar="N", help="keep segments for N days, ingested or not")
     collect.add_argument("--events-days", type=_days, metavar="N", help="keep the table events for N days")
     collect.add_argument("--messages-days", type=_days, metavar="N", help="keep the table messages for N days")
@@ -180,11 +142,11 @@ def _add_gc(commands: Commands, checked: Callable[[Run], Run]) -> None:
     collect.add_argument("--quiet", action="store_true", help="print only what needs attention")
 
 
-def add_lake(parser: argparse.ArgumentParser) -> None:
-    """Add the option that every subcommand has."""
+def _add_journals(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--lake", required=True, metavar="PLACE", help="the lake: a directory, or a URL such as s3://..."
-    )
+        "--journal", action="append", default=[], metavar="PLACE",
+        help="a journal it was made from, a directory or URL; repeatable",
+    )  # fmt: skip
 
 
 def _days(text: str) -> float:
@@ -197,6 +159,7 @@ def _days(text: str) -> float:
     return found
 
 
+@needing()
 def _check(options: argparse.Namespace) -> ExitCode:
     from gateway.pipeline.check import check  # noqa: PLC0415
     from gateway.pipeline.lake import Lake  # noqa: PLC0415
@@ -208,6 +171,7 @@ def _check(options: argparse.Namespace) -> ExitCode:
     return ExitCode.OK if complete else ExitCode.FAILURE
 
 
+@needing()
 def _compact(options: argparse.Namespace) -> ExitCode:
     from gateway.pipeline.lake import Lake  # noqa: PLC0415
     from gateway.pipeline.maintenance import compact  # noqa: PLC0415
@@ -216,6 +180,7 @@ def _compact(options: argparse.Namespace) -> ExitCode:
     return ExitCode.OK
 
 
+@needing()
 def _collect(options: argparse.Namespace) -> ExitCode:
     if bool(options.journal) != (options.retain_days is not None):
         raise UsageError("--journal and --retain-days go together.")
@@ -240,6 +205,7 @@ def _collect(options: argparse.Namespace) -> ExitCode:
     return ExitCode.OK
 
 
+@needing()
 def _sql(options: argparse.Namespace) -> ExitCode:
     from gateway.pipeline.lake import Lake  # noqa: PLC0415
     from gateway.pipeline.query_output import print_query  # noqa: PLC0415
@@ -248,6 +214,7 @@ def _sql(options: argparse.Namespace) -> ExitCode:
     return ExitCode.OK
 
 
+@needing()
 def _upgrade(options: argparse.Namespace) -> ExitCode:
     from gateway.pipeline.upgrade import upgrade  # noqa: PLC0415
 
@@ -255,12 +222,8 @@ def _upgrade(options: argparse.Namespace) -> ExitCode:
     return ExitCode.OK
 
 
-def add_report(commands: Commands, guarded: Callable[[Run], Run]) -> None:
-    """Add `report`. ``guarded``: see ``checked`` of `add_lake_commands`."""
-    report = add_command(
-        commands, "report", guarded(_report), help="write a report, or its findings for programs",
-        description=_REPORT, epilog=_REPORT_EPILOG,
-    )  # fmt: skip
+def _add_report(commands: Commands) -> None:
+    report = add_command(commands, "report", _report, "write a report, or its findings for programs", _REPORT)
     report.add_argument("--lake", required=True, metavar="LAKE", help="the lake: a directory or URL")
     report.add_argument("--from", dest="start", type=moment, metavar="TIME", help="begin here (default: first event)")
     report.add_argument("--to", dest="end", type=moment, metavar="TIME", help="end before this (default: last event)")
@@ -284,12 +247,8 @@ def add_report(commands: Commands, guarded: Callable[[Run], Run]) -> None:
     )
 
 
-def add_compare(commands: Commands, guarded: Callable[[Run], Run]) -> None:
-    """Add `compare`."""
-    compare = add_command(
-        commands, "compare", guarded(_compare), help="compare two lakes",
-        description=_COMPARE, epilog=_COMPARE_EPILOG,
-    )  # fmt: skip
+def _add_compare(commands: Commands) -> None:
+    compare = add_command(commands, "compare", _compare, "compare two lakes", _COMPARE)
     compare.add_argument("--before", required=True, metavar="LAKE", help="a directory or URL")
     compare.add_argument("--after", required=True, metavar="LAKE", help="the other one, a directory or URL")
     compare.add_argument(
@@ -299,6 +258,7 @@ def add_compare(commands: Commands, guarded: Callable[[Run], Run]) -> None:
     compare.add_argument("--format", default="text", choices=("text", "json"), help="for people (default), or JSON")
 
 
+@needing()
 def _report(options: argparse.Namespace) -> ExitCode:
     if options.start is not None and options.end is not None and options.end <= options.start:
         raise UsageError("--to is not later than --from.")
@@ -317,6 +277,7 @@ def _report(options: argparse.Namespace) -> ExitCode:
     return ExitCode.FAILURE if fails else ExitCode.OK
 
 
+@needing()
 def _compare(options: argparse.Namespace) -> ExitCode:
     from gateway.pipeline.compare import compare, comparison_as_json, comparison_as_text, failed  # noqa: PLC0415
     from gateway.pipeline.lake import Lake  # noqa: PLC0415

@@ -18,11 +18,9 @@ _SUMMARY: Final = "STOMP gateway in front of RabbitMQ"
 _HEADING: Final = re.compile(r"^(\S.*):\n", re.MULTILINE)
 _NOT_SHOWN: Final = (argparse._HelpAction, argparse._SubParsersAction)
 
-_COMPLETION_DESCRIPTION = """\
+_COMPLETION = """\
 Print the script by which a shell completes commands, options and file names.
-"""
 
-_COMPLETION_EPILOG = """\
 examples:
   bash   stomp-gateway completion bash > /etc/bash_completion.d/stomp-gateway
          for one user: ~/.local/share/bash-completion/completions/stomp-gateway
@@ -32,11 +30,9 @@ examples:
   Then start a new shell.
 """
 
-_MANUAL_DESCRIPTION = """\
+_MANUAL = """\
 Print the manual page of all commands, in the format of man.
-"""
 
-_MANUAL_EPILOG = """\
 examples:
   stomp-gateway manual | man -l -
   stomp-gateway manual > /usr/local/share/man/man1/stomp-gateway.1
@@ -48,15 +44,12 @@ SHELLS: Final = ("bash", "zsh", "tcsh")
 
 def add_manual(commands: Commands, parser: argparse.ArgumentParser) -> None:
     """Add `completion` and `manual`, which describe all commands of ``parser``."""
+    line = "print the completion script of a shell"
     completion = add_command(
-        commands, "completion", lambda options: _complete(parser, options.shell),
-        help="print the completion script of a shell", description=_COMPLETION_DESCRIPTION, epilog=_COMPLETION_EPILOG,
-    )  # fmt: skip
+        commands, "completion", lambda options: _complete(parser, options.shell), line, _COMPLETION
+    )
     completion.add_argument("shell", choices=SHELLS, help="the shell")
-    add_command(
-        commands, "manual", lambda _: _print_manual(parser), help="print the manual page",
-        description=_MANUAL_DESCRIPTION, epilog=_MANUAL_EPILOG,
-    )  # fmt: skip
+    add_command(commands, "manual", lambda _: _print_manual(parser), "print the manual page", _MANUAL)
 
 
 def runnable_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -90,7 +83,7 @@ def manual_page(parser: argparse.ArgumentParser) -> str:
 
 
 def _command(parser: argparse.ArgumentParser) -> Iterator[str]:
-    parser.format_help()  # makes the epilog of parsers that have make_epilog
+    parser.format_help()  # completes the epilog, where that is left until then
     yield f".SS {_escaped(parser.prog)}"
     yield from _verbatim(_usage(parser))
     yield from _filled(parser.description)

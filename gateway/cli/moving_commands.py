@@ -12,25 +12,27 @@ from gateway.cli.commands import (
     Commands,
     TerminatedError,
     add_command,
+    as_in_configuration,
     duration_or_null,
     run_coroutine,
     size_or_null,
     until_terminated,
 )
+from gateway.config.addresses import SocketAddress
+from gateway.config.journal_settings import checked_node_name
+from gateway.config.model import Logging
+from gateway.config.tls_settings import ServerTls, broker_tls_context
+from gateway.config.virtual_host import UpstreamTls
 from gateway.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     import ssl
 
-    from gateway.config.addresses import SocketAddress
-
-_MIGRATE_DESCRIPTION = """\
+_MIGRATE = """\
 Convert RabbitMQ's configuration files to one for the gateway, so that it behaves like RabbitMQ's STOMP and Web-STOMP
 plugins. Each line says where it comes from. The end of the file, and standard error, list the settings that cannot be
 converted, with the reason and what to do. The command does not connect to RabbitMQ, and does not change its files.
-"""
 
-_MIGRATE_EPILOG = """\
 examples:
   stomp-gateway migrate /etc/rabbitmq/rabbitmq.conf -o gateway.yaml
   stomp-gateway migrate rabbitmq.conf advanced.config --enabled-plugins enabled_plugins -o gateway.yaml
@@ -50,13 +52,11 @@ exit codes:
        missing, or a cipher that the gateway cannot offer
   2    it wrote nothing: the command line or a file is wrong; every mistake is listed
 """
-_PARITY_DESCRIPTION = """\
+_PARITY = """\
 Play the same conversations with RabbitMQ's STOMP plugin and with a gateway in front of the same broker, at the same
 time, and compare every answer. There is one line per rule: equal, departure (the gateway differs on purpose), DIFFERENT
 (with both conversations) or skipped. The command uses only queues of its own, and removes them afterwards.
-"""
 
-_PARITY_EPILOG = """\
 examples:
   stomp-gateway parity --plugin mq.example.org:61613 --gateway localhost:61614
   STOMP_PASSCODE=... stomp-gateway parity ... --login tester --host orders
@@ -79,14 +79,12 @@ exit codes:
 environment:
   STOMP_PASSCODE    the passcode of --login, without --passcode-file (default: guest)
 """
-_TAP_DESCRIPTION = """\
+_TAP = """\
 Run a proxy between STOMP clients and any STOMP server. It passes all bytes on unchanged, and writes a traffic journal:
 it shows your traffic, its latencies and the features in use before you move to the gateway. Clients connect to
 --listen, and for each of them the proxy connects to --upstream. It runs until SIGTERM or Ctrl-C, and then closes all
 connections.
-"""
 
-_TAP_EPILOG = """\
 examples:
   stomp-gateway tap --listen 0.0.0.0:61614 --upstream mq.example.org:61613 --journal /var/lib/tap
   stomp-gateway tap ... --level message --users hashed --peers prefix
@@ -114,9 +112,8 @@ exit codes:
 def add_migrate(commands: Commands) -> None:
     """Add `migrate` to the commands of `stomp-gateway`."""
     migrate = add_command(
-        commands, "migrate", _migrate, help="convert RabbitMQ's configuration of its STOMP plugin",
-        description=_MIGRATE_DESCRIPTION, epilog=_MIGRATE_EPILOG,
-    )  # fmt: skip
+        commands, "migrate", _migrate, "convert RabbitMQ's configuration of its STOMP plugin", _MIGRATE
+    )
     migrate.add_argument(
         "files", type=Path, nargs="+", metavar="FILE",
         help="rabbitmq.conf, advanced.config, rabbitmq.config, or the broker's environment",
@@ -162,10 +159,8 @@ def _migrate(arguments: argparse.Namespace) -> ExitCode:
 
 def add_parity(commands: Commands) -> None:
     """Add `parity` to the commands of `stomp-gateway`."""
-    parity = add_command(
-        commands, "parity", _parity, help="compare the gateway with RabbitMQ's STOMP plugin",
-        description=_PARITY_DESCRIPTION, make_epilog=_parity_epilog,
-    )  # fmt: skip
+    line = "compare the gateway with RabbitMQ's STOMP plugin"
+    parity = add_command(commands, "parity", _parity, line, _PARITY, complete=_with_setups)
     servers = parity.add_argument_group("servers")
     servers.add_argument("--plugin", metavar="HOST:PORT", help="a port of RabbitMQ's STOMP plugin without TLS")
     servers.add_argument("--gateway", metavar="HOST:PORT", help="a port of the gateway without TLS")
@@ -187,14 +182,14 @@ def add_parity(commands: Commands) -> None:
     choice.add_argument("--verbose", action="store_true", help="show every rule in full, with its conversation")
 
 
-def _parity_epilog() -> str:
+def _with_setups(epilog: str) -> str:
     from gateway.parity.transcript import SETUPS  # noqa: PLC0415 - it loads slowly
 
     setups = (
         textwrap.fill(text, 100, initial_indent=f"  {name:<18}", subsequent_indent=" " * 20)
         for name, text in SETUPS.items()
     )
-    return _PARITY_EPILOG.format(setups="\n".join(setups))
+    return epilog.format(setups="\n".join(setups))
 
 
 def _parity(options: argparse.Namespace) -> ExitCode:
@@ -212,11 +207,16 @@ def _parity(options: argparse.Namespace) -> ExitCode:
 def add_tap(commands: Commands) -> None:
     """Add `tap` to the commands of `stomp-gateway`."""
     tap = add_command(
-        commands, "tap", _tap, help="write the traffic journal of any STOMP server, as a proxy in front of it",
-        description=_TAP_DESCRIPTION, epilog=_TAP_EPILOG,
-    )  # fmt: skip
-    tap.add_argument("--listen", required=True, metavar="HOST:PORT", help="where clients connect; :PORT: all addresses")
-    tap.add_argument("--upstream", required=True, metavar="HOST:PORT", help="the STOMP server")
+        commands, "tap", _tap, "write the traffic journal of any STOMP server, as a proxy in front of it", _TAP
+    )
+    tap.add_argument(
+        "--listen",
+        required=True,
+        type=_address,
+        metavar="HOST:PORT",
+        help="where clients connect; :PORT: all addresses",
+    )
+    tap.add_argument("--upstream", required=True, type=_address, metavar="HOST:PORT", help="the STOMP server")
     tap.add_argument("--journal", required=True, type=Path, metavar="DIR", help="the directory of the journal")
     what = tap.add_argument_group("what is written")
     what.add_argument(
@@ -228,7 +228,10 @@ def add_tap(commands: Commands) -> None:
         help="session: sessions, subscriptions, errors, and counts every ten seconds; message: also every message, "
         "receipt and acknowledgement (default: session)",
     )  # fmt: skip
-    what.add_argument("--node", metavar="NAME", help="the tap's name in the journal (default: the machine's)")
+    what.add_argument(
+        "--node", type=as_in_configuration(checked_node_name), metavar="NAME",
+        help="the tap's name in the journal (default: the machine's)",
+    )  # fmt: skip
     what.add_argument(
         "--users", choices=("plain", "hashed"), default="plain",
         help="logins as they are, or as a hash with a key that is kept in DIR (default: plain)",
@@ -247,24 +250,27 @@ def add_tap(commands: Commands) -> None:
         help="how much, such as 20GiB, before the oldest is deleted; null: no limit (default: %(default)s)",
     )  # fmt: skip
     tls = tap.add_argument_group("TLS")
-    tls.add_argument("--cert-file", metavar="FILE", help="use TLS with clients: the certificate and its chain (PEM)")
-    tls.add_argument("--key-file", metavar="FILE", help="its private key (PEM, not encrypted)")
+    tls.add_argument(
+        "--cert-file", type=Path, metavar="FILE", help="use TLS with clients: the certificate and its chain (PEM)"
+    )
+    tls.add_argument("--key-file", type=Path, metavar="FILE", help="its private key (PEM, not encrypted)")
     tls.add_argument("--upstream-tls", action="store_true", help="use TLS to the server")
-    tls.add_argument("--ca-file", metavar="FILE", help="trust these certificates instead of the system's (PEM)")
+    tls.add_argument(
+        "--ca-file", type=Path, metavar="FILE", help="trust these certificates instead of the system's (PEM)"
+    )
     tls.add_argument("--insecure", action="store_true", help="do not check the server's certificate; for trials only")
 
 
 def _tap(options: argparse.Namespace) -> ExitCode:
-    from gateway.config.model import Logging  # noqa: PLC0415 - only this command needs them
-    from gateway.server.process.logs import configure_logs  # noqa: PLC0415
+    from gateway.server.process.logs import configure_logs  # noqa: PLC0415 - only this command needs them
     from gateway.tap.tap_server import TapSettings, run_tap  # noqa: PLC0415
 
     settings = TapSettings(
-        listen=_address("--listen", options.listen),
-        upstream=_address("--upstream", options.upstream),
+        listen=options.listen,
+        upstream=options.upstream,
         directory=options.journal,
         impl=options.impl,
-        node=_node(options.node),
+        node=options.node,
         by_message=options.level == "message",
         hashes_users=options.users == "hashed",
         peers=options.peers,
@@ -278,26 +284,12 @@ def _tap(options: argparse.Namespace) -> ExitCode:
     return ExitCode.OK
 
 
-def _address(option: str, text: str) -> SocketAddress:
-    from gateway.config.addresses import SocketAddress  # noqa: PLC0415
-
-    try:
-        return SocketAddress.read(f"0.0.0.0{text}" if text.startswith(":") else text)  # noqa: S104 - as asked
-    except ValueError as error:
-        raise UsageError(f"{option} {text}: {error}") from None
-
-
-def _node(name: str | None) -> str | None:
-    from gateway.config.journal_settings import checked_node_name  # noqa: PLC0415
-
-    try:
-        return None if name is None else checked_node_name(name)
-    except ValueError as error:
-        raise UsageError(f"--node {name}: {error}") from None
+@as_in_configuration
+def _address(text: str) -> SocketAddress:
+    return SocketAddress.read(f"0.0.0.0{text}" if text.startswith(":") else text)  # noqa: S104 - as asked
 
 
 def _listen_tls(options: argparse.Namespace) -> ssl.SSLContext | None:
-    from gateway.config.tls_settings import ServerTls  # noqa: PLC0415
     from gateway.server.tls_contexts import listener_tls_context  # noqa: PLC0415
 
     if options.cert_file is None and options.key_file is None:
@@ -305,24 +297,18 @@ def _listen_tls(options: argparse.Namespace) -> ssl.SSLContext | None:
     if options.cert_file is None or options.key_file is None:
         raise UsageError("--cert-file and --key-file belong together.")
     try:
-        return listener_tls_context(
-            ServerTls.model_construct(cert_file=Path(options.cert_file), key_file=Path(options.key_file))
-        )
+        return listener_tls_context(ServerTls.model_construct(cert_file=options.cert_file, key_file=options.key_file))
     except OSError as error:
         raise UsageError(f"--cert-file {options.cert_file}, --key-file {options.key_file}: {_reason(error)}.") from None
 
 
 def _upstream_tls(options: argparse.Namespace) -> ssl.SSLContext | None:
-    from gateway.config.tls_settings import broker_tls_context  # noqa: PLC0415
-    from gateway.config.virtual_host import UpstreamTls  # noqa: PLC0415
-
     if not options.upstream_tls:
         if options.ca_file is not None or options.insecure:
             raise UsageError("--ca-file and --insecure need --upstream-tls.")
         return None
-    ca_file = None if options.ca_file is None else Path(options.ca_file)
     try:
-        return broker_tls_context(UpstreamTls.model_construct(ca_file=ca_file, verify=not options.insecure))
+        return broker_tls_context(UpstreamTls.model_construct(ca_file=options.ca_file, verify=not options.insecure))
     except OSError as error:
         raise UsageError(f"--ca-file {options.ca_file}: {_reason(error)}.") from None
 

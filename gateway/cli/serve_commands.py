@@ -17,11 +17,9 @@ from gateway.config.loader import load, parse
 from gateway.config.model import GatewayConfig, json_schema
 from gateway.errors import ExitCode, UsageError
 
-_EXAMPLE_DESCRIPTION = """\
+_EXAMPLE = """\
 Print a configuration file with every key, its default and what it is for. An empty file means the same.
-"""
 
-_EXAMPLE_EPILOG = """\
 examples:
   stomp-gateway example > gateway.yaml            then change the keys that you need, and delete the others
   stomp-gateway check --config gateway.yaml
@@ -37,15 +35,12 @@ _PLACES: Final = tuple(Path(__file__).parents[up] / "config" / "gateway.yaml" fo
 
 def add_serve(commands: Commands) -> None:
     """Add `serve`, `check`, `example` and `schema`. For compatibility, options of the first two may be abbreviated."""
-    serve = add_command(
-        commands, "serve", _serve, help="run the gateway",
-        description="Run the gateway until SIGTERM or Ctrl-C, then drain it.", allow_abbrev=True,
-    )  # fmt: skip
+    text = "Run the gateway until SIGTERM or Ctrl-C, then drain it."
+    serve = add_command(commands, "serve", _serve, "run the gateway", text, allow_abbrev=True)
+    text = "List every mistake in a configuration. If there is none, list risky settings and try each broker."
     check = add_command(
-        commands, "check", _check, help="validate a configuration and try its brokers",
-        description="List every mistake in a configuration. If there is none, list risky settings and try each broker.",
-        allow_abbrev=True,
-    )  # fmt: skip
+        commands, "check", _check, "validate a configuration and try its brokers", text, allow_abbrev=True
+    )
     check.add_argument("--offline", action="store_true", help="validate only, do not try the brokers")
     check.add_argument(
         "--login", metavar="NAME",
@@ -57,14 +52,9 @@ def add_serve(commands: Commands) -> None:
         command.add_argument(
             "--config", metavar="FILE", help="the configuration file (YAML); without it, every key has its default"
         )
-    add_command(
-        commands, "example", _example, help="print a configuration with every key and its default",
-        description=_EXAMPLE_DESCRIPTION, epilog=_EXAMPLE_EPILOG,
-    )  # fmt: skip
-    add_command(
-        commands, "schema", _schema, help="print the JSON Schema of the configuration, for editors",
-        description="Print the JSON Schema of the configuration. Editors use it to complete and check YAML.",
-    )  # fmt: skip
+    add_command(commands, "example", _example, "print a configuration with every key and its default", _EXAMPLE)
+    text = "Print the JSON Schema of the configuration. Editors use it to complete and check YAML."
+    add_command(commands, "schema", _schema, "print the JSON Schema of the configuration, for editors", text)
 
 
 def _serve(options: argparse.Namespace) -> ExitCode:

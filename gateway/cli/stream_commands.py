@@ -5,25 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from gateway.cli.commands import Commands, Run, above_zero, add_command, duration, passcode_from, size
-from gateway.cli.lake_commands import add_lake
+from gateway.cli.commands import Commands, above_zero, add_command, passcode_from, size
+from gateway.cli.pipeline_options import add_lake, add_new_lake, add_schedule, add_spark, needing, spark_options
 from gateway.errors import ExitCode, UsageError
 
 _AMQP_PASSCODE: Final = "AMQP_PASSCODE"
 _STOMP_PASSCODE: Final = "STOMP_PASSCODE"
 
-_ARCHIVE = """\
+_ARCHIVE = f"""\
 Add the messages of RabbitMQ streams to the table messages of a lake, each one once. You may stop or kill it at any
 moment: the next run continues. It reads only streams, because a queue deletes messages that are read, and after a
 failure they would be lost. To archive the messages of a queue, bind a stream to the same exchange, or let the gateway
 do that (archives, in its configuration).
-"""
 
-_ARCHIVE_EPILOG = f"""\
 examples:
   stomp-gateway pipeline archive --from amqp://broker/ --login archive --passcode-file FILE --stream orders --lake lake
   stomp-gateway pipeline archive --from amqps://broker/shop --stream orders --lake lake --every 1m \\
@@ -41,12 +38,10 @@ environment:
   JAVA_HOME, SPARK_CONF_DIR, PYSPARK_PYTHON and all others that Spark reads
 """
 
-_REPLAY = """\
+_REPLAY = f"""\
 Send archived messages again, through a gateway or any other STOMP server, each with a receipt. Messages of a stream
 keep their order. Each has a header x-replay-id with its stream and offset, so that consumers recognise duplicates.
-"""
 
-_REPLAY_EPILOG = f"""\
 examples:
   stomp-gateway pipeline replay --lake lake --where "stream = 'orders' and archived >= '2026-11-21T14:00:00Z'" --dry-run
   stomp-gateway pipeline replay --lake lake --where "destination = '/topic/orders.new'" \\
@@ -63,17 +58,9 @@ environment:
 """
 
 
-def add_stream_commands(
-    commands: Commands,
-    with_spark: Callable[[Run], Run],
-    with_lake: Callable[[Run], Run],
-    add_spark: Callable[[argparse.ArgumentParser], None],
-) -> None:
-    """Add both. ``with_spark`` and ``with_lake``: see ``checked`` of `add_lake_commands`."""
-    archive = add_command(
-        commands, "archive", with_spark(_archive), help="keep the messages of RabbitMQ streams",
-        description=_ARCHIVE, epilog=_ARCHIVE_EPILOG,
-    )  # fmt: skip
+def add_stream_commands(commands: Commands) -> None:
+    """Add both."""
+    archive = add_command(commands, "archive", _archive, "keep the messages of RabbitMQ streams", _ARCHIVE)
     archive.add_argument(
         "--from", required=True, dest="source", metavar="URL", help="the broker: amqp://host:port/vhost, or amqps://"
     )
@@ -82,12 +69,8 @@ def add_stream_commands(
         "--stream", action="append", default=[], metavar="NAME", help="a stream; repeat it for several"
     )
     archive.add_argument("--super-stream", metavar="NAME", help="a super stream with numbered partitions")
-    archive.add_argument(
-        "--lake", required=True, metavar="PLACE", help="a directory or URL for the lake; created if it is missing"
-    )
-    schedule = archive.add_mutually_exclusive_group()
-    schedule.add_argument("--once", action="store_true", help="archive what is in the streams now, then end (default)")
-    schedule.add_argument("--every", type=duration, metavar="TIME", help="look for new messages this often: 30s or 5m")
+    add_new_lake(archive)
+    add_schedule(archive, "archive what is in the streams now", "new messages")
     archive.add_argument(
         "--hide-header", action="append", default=[], metavar="NAME",
         help="leave this header out, in upper or lower case; repeat it for several",
@@ -102,10 +85,7 @@ def add_stream_commands(
     )  # fmt: skip
     archive.add_argument("--quiet", action="store_true", help="print only what needs attention")
     add_spark(archive)
-    replay = add_command(
-        commands, "replay", with_lake(_replay), help="send archived messages again",
-        description=_REPLAY, epilog=_REPLAY_EPILOG,
-    )  # fmt: skip
+    replay = add_command(commands, "replay", _replay, "send archived messages again", _REPLAY)
     add_lake(replay)
     replay.add_argument(
         "--where", required=True, metavar="SQL", help="which messages: a condition on the table messages"
@@ -134,12 +114,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
+@needing("pyspark")
 def _archive(options: argparse.Namespace) -> ExitCode:
     if not options.stream and options.super_stream is None:
         raise UsageError("give --stream NAME, or --super-stream NAME.")
     from gateway.pipeline.archive import ArchiveOptions, archive  # noqa: PLC0415
     from gateway.pipeline.progress import Progress  # noqa: PLC0415
-    from gateway.pipeline.spark_session import SparkOptions  # noqa: PLC0415
 
     source = {
         "url": options.source,
@@ -152,7 +132,7 @@ def _archive(options: argparse.Namespace) -> ExitCode:
         source={name: value for name, value in source.items() if value is not None},
         lake=options.lake,
         every=options.every,
-        spark=SparkOptions(options.master, dict(options.conf), options.packages),
+        spark=spark_options(options),
         batch_rows=options.batch_rows,
         hidden=tuple(options.hide_header),
         most_body=options.max_body,
@@ -161,6 +141,7 @@ def _archive(options: argparse.Namespace) -> ExitCode:
     return archive(wanted, Progress(quiet=options.quiet))
 
 
+@needing()
 def _replay(options: argparse.Namespace) -> ExitCode:
     if options.to is None and not options.dry_run:
         raise UsageError("give --to URL, or --dry-run.")

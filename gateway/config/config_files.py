@@ -128,6 +128,16 @@ def _key_sentence(error: ssl.SSLError) -> str:
     return _NO_KEY
 
 
+def secret_in(file: Path) -> str:
+    """The text of a file, without one line end after it. Raises ValueError with a sentence for the user."""
+    try:
+        return file.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+    except OSError as error:
+        raise ValueError(f"This file cannot be read: {error.strerror or error}.") from None
+    except UnicodeDecodeError:
+        raise ValueError("This file is not UTF-8 text.") from None
+
+
 def default_journal_directory(environment: dict[str, str] | None = None, user: int | None = None) -> Path:
     """Where the journal is written unless configured. Unless given, environment and user id are the process's own."""
     variables = dict(os.environ) if environment is None else environment

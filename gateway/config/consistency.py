@@ -24,6 +24,7 @@ from gateway.config.listener_settings import SOCKET_KEYS, WEBSOCKET_KEYS, Listen
 from gateway.config.mistakes import Finding, Trail, closest, mapping, path_text
 from gateway.config.model import PASS_THROUGH, GatewayConfig
 from gateway.config.rules import DestinationRule, QueueArguments, argument_mistake, rule_mistakes
+from gateway.config.scalars import parts_of
 from gateway.config.virtual_host import VirtualHost, VirtualHostSettings
 from gateway.patterns import Pattern
 
@@ -309,7 +310,7 @@ def _certificate_and_key(config: GatewayConfig, virtual_host: VirtualHost, files
         except PydanticCustomError as error:
             trail: Trail = ("virtual_hosts", virtual_host.name, "upstream", "tls", *given)
             about = (("upstream", "tls"), ("virtual_hosts", virtual_host.name, "upstream", "tls"))
-            yield Finding(trail, error.message(), (error.context or {}).get("suggestion"), about)
+            yield Finding(trail, *parts_of(error), about)
 
 
 def _shared_journals(virtual_hosts: Iterable[VirtualHost]) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from gateway.config.broker_user import AdminUser, User
-from gateway.config.config_files import ConfigFiles
+from gateway.config.config_files import ConfigFiles, secret_in
 from gateway.config.config_warnings import warnings_of
 from gateway.config.consistency import contradictions, merged_contradictions
 from gateway.config.document import Document, YamlSyntaxError, read_document
@@ -117,18 +117,12 @@ def _users(tree: object, trail: Trail = ()) -> Iterator[tuple[Trail, dict[str, o
 
 
 def _passcode(name: object, files: ConfigFiles) -> str:
-    """The content of a file without its line end. Raises ValueError with a sentence for the user."""
+    """The passcode in a file. Raises ValueError with a sentence for the user."""
     if not isinstance(name, str) or not name:
         raise ValueError("The name of a file is needed here.")
-    try:
-        content = files.path(name).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
-    except OSError as error:
-        raise ValueError(f"This file cannot be read: {error.strerror or error}.") from None
-    except UnicodeDecodeError:
-        raise ValueError("This file is not UTF-8 text.") from None
-    if not content:
+    if not (passcode := secret_in(files.path(name))):
         raise ValueError("This file is empty.")
-    return content
+    return passcode
 
 
 def _readable(found: Iterable[Finding], unusable: Collection[Trail]) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticCustomError
 
 from gateway.config.base_models import ConfigModel, MergeableModel, Text, made_from_text
-from gateway.config.scalars import Switch, mistake
+from gateway.config.scalars import Switch, mistake, parts_of
 from gateway.patterns import Pattern
 
 _LOGIN: Final = "{login}"
@@ -174,7 +174,7 @@ def rule_mistakes(rule: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], st
             _ruled(destination)
         except PydanticCustomError as error:
             # Nothing fits what has a slash in a name, unless a rewrite makes something else of it.
-            yield ("destination",), error.message(), (error.context or {}).get("suggestion")
+            yield ("destination",), *parts_of(error)
     if isinstance(to, str) and isinstance(destination, str) and to.count("*") > destination.count("*"):
         yield (), "to has more * than destination.", None
     if rule.get("mandatory") in (True, "true") and (rule.get("on") == "subscribe" or action == "deny"):

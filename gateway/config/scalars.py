@@ -32,6 +32,16 @@ def mistake(sentence: str, suggestion: str | None = None) -> PydanticCustomError
     return PydanticCustomError("stomp_gateway", sentence, {"suggestion": suggestion} if suggestion else None)
 
 
+def parts_of(error: PydanticCustomError) -> tuple[str, str | None]:
+    """The sentence of a `mistake`, and its suggestion."""
+    return error.message(), (error.context or {}).get("suggestion")
+
+
+def text_of(error: PydanticCustomError) -> str:
+    """Both as one text."""
+    return " ".join(filter(None, parts_of(error)))
+
+
 def _float(number: float) -> float:
     try:
         return float(number)

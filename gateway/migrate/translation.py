@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 from gateway import __version__
 from gateway.config.addresses import BrokerUrl
 from gateway.config.listener_settings import DEFAULT_ADMIN_ADDRESS
+from gateway.config.scalars import text_of
 from gateway.errors import UsageError
 from gateway.migrate.broker_settings import BrokerSettings, Setting, entries
 from gateway.migrate.conf_schema import RABBIT, STOMP, WEB_STOMP, property_names
@@ -168,8 +169,7 @@ def _given_urls(urls: Sequence[str]) -> list[BrokerUrl]:
     try:
         return [BrokerUrl.read(url) for url in urls]
     except PydanticCustomError as error:
-        advice = (error.context or {}).get("suggestion", "")
-        raise UsageError(f"--upstream: {error.message()} {advice}".rstrip()) from None
+        raise UsageError(f"--upstream: {text_of(error)}") from None
 
 
 def _own_url(settings: BrokerSettings) -> tuple[list[BrokerUrl], Setting | str]:

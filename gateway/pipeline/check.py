@@ -120,7 +120,7 @@ def _note_boots(snapshot: Snapshot, output: CheckOutput) -> None:
             not_closed.append(name)
     if not_closed:
         output.note(
-            f"{len(not_closed)} boots did not close: {first_few(not_closed)}",
+            f"{len(not_closed)} boot{'s'[: len(not_closed) != 1]} did not close: {first_few(not_closed)}",
             "They are running, or their last segments are not ingested, or they were killed: then up to 512 "
             "events, or 250 ms of them, may be missing at their ends, and at level session ten seconds of counts.",
         )

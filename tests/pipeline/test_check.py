@@ -99,7 +99,7 @@ def test_a_whole_lake_is_complete(whole: Site) -> None:
     assert f"ok       {len(whole.segments)} segments of the journal have as many lines" in text
     assert "ok       the roll-up of 2 days has the same totals as the events" in text
     assert "ok       computed tables: all 12 have the last batch" in text
-    assert "1 boots did not close: boot " in text
+    assert "1 boot did not close: boot " in text
     assert "(node2)" in text
     assert "512 events, or 250 ms" in text
 

@@ -251,11 +251,12 @@ def test_an_error_of_spark_is_told_without_its_marks() -> None:
 
 def test_the_pipeline_says_which_extra_is_missing() -> None:
     program = """
-import argparse, sys
+import sys
 sys.modules["deltalake"] = None
+from gateway.cli.commands import CommandParser
 from gateway.cli.pipeline_commands import add_pipeline
 from gateway.errors import UsageError
-parser = argparse.ArgumentParser()
+parser = CommandParser()
 add_pipeline(parser.add_subparsers())
 options = parser.parse_args(["pipeline", "check", "--lake", "lake"])
 try:

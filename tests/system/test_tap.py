@@ -347,8 +347,6 @@ async def test_the_command_runs_until_a_signal_and_finishes_its_journal(
         (("--cert-file", "no.pem", "--key-file", "no.key"), "no.pem"),
         (("--ca-file", "ca.pem"), "need --upstream-tls"),
         (("--upstream-tls", "--ca-file", "no.pem"), "no.pem"),
-        (("--node", "a/b"), "--node a/b"),
-        (("--listen", "nonsense"), "--listen nonsense"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_named(

@@ -247,7 +247,9 @@ def test_a_login_is_asked_for_and_sent(
     assert len(printed(capsys, "links")) == 3
     assert "the passcode is wrong" in refused(capsys, "links", "--user", "another")
     monkeypatch.setenv("STOMP_GATEWAY_PASSCODE_FILE", "/none")
-    assert "STOMP_GATEWAY_PASSCODE_FILE /none: No such file" in refused(capsys, "links", code=ExitCode.CONFIGURATION)
+    assert "STOMP_GATEWAY_PASSCODE_FILE /none: This file cannot be read: No such file" in refused(
+        capsys, "links", code=ExitCode.CONFIGURATION
+    )
     assert len(printed(capsys, "links", "--passcode-file", str(file))) == 3
 
 

@@ -52,9 +52,12 @@ def test_segments_are_kept_as_the_options_say(
         ("--retain", "30 days", "argument --retain: A duration is"),
         ("--retain", "0", "argument --retain: This duration must be more than 0."),
         ("--retain-bytes", "4MB", "argument --retain-bytes: A size is"),
+        ("--node", "a/b", "argument --node: Only letters"),
+        ("--listen", "nonsense", "argument --listen: An address is written host:port."),
+        ("--upstream", ":x", "argument --upstream: An address is written host:port."),
     ],
 )
-def test_what_is_no_duration_or_size_is_a_mistake(
+def test_a_value_that_a_configuration_would_not_take_is_a_mistake(
     option: str, text: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:

@@ -99,5 +99,7 @@ def test_the_command_says_why_it_cannot(tmp_path: Path, capsys: pytest.CaptureFi
     assert cli.main(["journal", "ship", str(tmp_path / "no"), "--to", "/x"]) == ExitCode.FAILURE
     assert "no such directory" in capsys.readouterr().err
     secret = "s3://key:secret@bucket/x"
-    assert cli.main(["journal", "ship", str(tmp_path), "--to", secret]) == ExitCode.CONFIGURATION
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["journal", "ship", str(tmp_path), "--to", secret])
+    assert caught.value.code == ExitCode.CONFIGURATION
     assert "secret" not in capsys.readouterr().err

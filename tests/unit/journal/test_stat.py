@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import io
 import json
 from collections import Counter
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.journal_commands import add_journal
+from gateway.cli.command_line import build_parser
 from gateway.errors import ExitCode
 from gateway.journal import stat as counting
 from gateway.journal.reading import UnreadableError
@@ -18,9 +17,7 @@ from tests.support.journals import SECOND, START, JournalMaker
 
 
 def _run(*arguments: str | Path) -> ExitCode:
-    parser = argparse.ArgumentParser(prog="stomp-gateway")
-    add_journal(parser.add_subparsers())
-    options = parser.parse_args(["journal", "stat", *map(str, arguments)])
+    options = build_parser().parse_args(["journal", "stat", *map(str, arguments)])
     code = options.run(options)
     assert isinstance(code, ExitCode)
     return code

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.journal_commands import add_journal
+from gateway.cli.command_line import build_parser
 from gateway.errors import ExitCode, UsageError
 from gateway.journal import tail as tailing
 from gateway.journal.reading import Follower, JournalEntry, Segment, UnreadableError, decode, list_segments
@@ -19,9 +19,7 @@ from tests.support.journals import SECOND, START, JournalMaker
 
 
 def _parse(*arguments: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="stomp-gateway")
-    add_journal(parser.add_subparsers())
-    return parser.parse_args(["journal", "tail", *arguments])
+    return build_parser().parse_args(["journal", "tail", *arguments])
 
 
 def _run(*arguments: str | Path) -> ExitCode:
