@@ -27,8 +27,8 @@ from gateway.server.tls_contexts import TlsContexts
 
 if TYPE_CHECKING:
     from gateway.admin.access import Guesses
-    from gateway.admin.gateway_view import View
     from gateway.admin.http_server import AdminHttpServer
+    from gateway.admin.workers_view import View
 
 log = structlog.get_logger("gateway.admin")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from gateway.admin.listing import Listing
-from gateway.admin.metrics import Metrics
+from gateway.admin.metrics import Metrics, encoded
 from gateway.admin.overview import (
     DESTINATIONS,
     LINKS,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from gateway.server.client.trace import TracePart, TraceTarget
     from gateway.server.process.gateway import Gateway
     from gateway.server.process.readiness import Readiness
-    from gateway.server.process.served import Served
 
 log = structlog.get_logger("gateway.admin")
 
@@ -39,44 +38,6 @@ LISTINGS: Final[Mapping[str, Listing[Any]]] = {
     "sessions": SESSIONS, "destinations": DESTINATIONS, "links": LINKS, "virtual-hosts": VIRTUAL_HOSTS,
 }  # fmt: skip
 """The lists of the API, by their names in it."""
-
-
-class View(Protocol):
-    """The answers of the admin listener, without HTTP."""
-
-    @property
-    def gateway(self) -> Served:
-        """What is shown."""
-
-    async def readiness(self) -> Readiness:
-        """Whether clients can be served, and why not."""
-
-    async def metrics(self, accept: str) -> tuple[bytes, str]:
-        """The text of all metrics for an Accept header, and its content type."""
-
-    async def overview(self) -> dict[str, Any]:
-        """The gateway as a whole."""
-
-    async def page(self, name: str, query: Query) -> dict[str, Any]:
-        """A page of one of `LISTINGS`."""
-
-    async def session(self, identity: str) -> dict[str, Any] | None:
-        """One session with its details; None if there is none."""
-
-    async def close_session(self, identity: str, reason: str, operator: str, user: str | None) -> bool:
-        """Close a session for an operator; whether there was one."""
-
-    async def trace_begin(self, name: str, target: TraceTarget, seconds: float) -> int:
-        """Begin a trace; how many clients it looks at by now."""
-
-    async def trace_take(self, name: str) -> TracePart:
-        """What a trace has seen since it was asked last."""
-
-    async def trace_end(self, name: str) -> None:
-        """End a trace that was begun."""
-
-    async def fail_back(self, virtual_host: str | None) -> list[dict[str, Any]]:
-        """Move links to their preferred broker; what became of each virtual host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,26 +53,26 @@ class WorkerReport:
 
 
 class GatewayView:
-    """The answers of one gateway in this process."""
+    """The answers of the admin listener, without HTTP, about one gateway in this process."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self._metrics = Metrics(gateway)
 
     async def readiness(self) -> Readiness:
-        """See `View`."""
+        """Whether clients can be served, and why not."""
         return await self.gateway.readiness()
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:
-        """See `View`."""
-        return await self._metrics.answer(accept, await self.gateway.readiness())
+        """The text of all metrics for an Accept header, and its content type."""
+        return encoded(await self._metrics.families(await self.gateway.readiness()), accept)
 
     async def overview(self) -> dict[str, Any]:
-        """See `View`."""
+        """The gateway as a whole."""
         return await overview(self.gateway, await self.gateway.readiness())
 
     async def page(self, name: str, query: Query) -> dict[str, Any]:
-        """See `View`."""
+        """A page of one of `LISTINGS`."""
         items: Iterable[Any]
         if name == "sessions":
             items = self.gateway.clients
@@ -124,12 +85,12 @@ class GatewayView:
         return LISTINGS[name].page(items, query)
 
     async def session(self, identity: str) -> dict[str, Any] | None:
-        """See `View`."""
+        """One session with its details; None if there is none."""
         client = self._client(identity)
         return None if client is None else detail(client)
 
     async def close_session(self, identity: str, reason: str, operator: str, user: str | None) -> bool:
-        """See `View`."""
+        """Close a session for an operator; whether there was one."""
         client = self._client(identity)
         if client is None:
             return False
@@ -145,15 +106,15 @@ class GatewayView:
         return next((client for client in self.gateway.clients if client.session.identity == wanted), None)
 
     async def trace_begin(self, name: str, target: TraceTarget, seconds: float) -> int:
-        """See `View`."""
+        """Begin a trace; how many clients it looks at by now."""
         return self.gateway.traces.begin(name, target, seconds, tuple(self.gateway.clients))
 
     async def trace_take(self, name: str) -> TracePart:
-        """See `View`."""
+        """What a trace has seen since it was asked last."""
         return self.gateway.traces.take(name)
 
     async def trace_end(self, name: str) -> None:
-        """See `View`."""
+        """End a trace that was begun."""
         self.gateway.traces.end(name)
 
     async def destination_rows(self) -> list[DestinationRow]:
@@ -161,7 +122,7 @@ class GatewayView:
         return await destinations(self.gateway)
 
     async def fail_back(self, virtual_host: str | None) -> list[dict[str, Any]]:
-        """See `View`."""
+        """Move links to their preferred broker; what became of each virtual host."""
         items = []
         for settings in self.gateway.config.resolved_virtual_hosts():
             if virtual_host in (None, settings.name):
@@ -183,6 +144,6 @@ class GatewayView:
             readiness,
             await self._metrics.families(readiness),
             await overview(gateway, readiness),
-            [VIRTUAL_HOSTS.rendered(host) for host in await virtual_hosts(gateway, readiness)],
+            await virtual_hosts(gateway, readiness),
             latencies,
         )

@@ -45,7 +45,7 @@ from gateway.server.process.reload import StoppingError
 from gateway.server.process.worker_channel import WorkerGoneError
 
 if TYPE_CHECKING:
-    from gateway.admin.gateway_view import View
+    from gateway.admin.workers_view import View
     from gateway.config.broker_user import AdminUser
     from gateway.config.listener_settings import AdminSettings
     from gateway.server.process.served import Outcome

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
 
 from gateway.errors import GatewayError
@@ -86,39 +87,38 @@ class Listing(Generic[ItemT]):
             fits = self.filters[name]
             found = [item for item in found if fits(item, wanted)]
         keys = [self.fields[name] for name in (query.sort, *self.identity)]
-        found.sort(key=lambda item: [_ordered(key(item)) for key in keys], reverse=query.descending)
-        first = (query.page - 1) * query.page_size
-        return {
-            "items": [self.rendered(item) for item in found[first : first + query.page_size]],
-            "page": query.page,
-            "page_size": query.page_size,
-            "total": len(found),
-            "missing_workers": [],
-        }
+        return _page(found, keys, query, self.rendered) | {"total": len(found)}
 
     def joined(
         self, pages: Iterable[Mapping[str, Any]], query: Query, missing_workers: Sequence[int]
     ) -> dict[str, Any]:
         """One page, from the answers of several to ``query.whole``, which have passed its filters.
 
-        Whoever reads it learns whose items are missing.
+        It names the workers whose items are missing.
         """
         every = list(pages)
         rows = [row for page in every for row in page["items"]]
-        names = (query.sort, *self.identity)
-        rows.sort(key=lambda row: [_ordered(row[name]) for name in names], reverse=query.descending)
-        first = (query.page - 1) * query.page_size
-        return {
-            "items": rows[first : first + query.page_size],
-            "page": query.page,
-            "page_size": query.page_size,
-            "total": sum(page["total"] for page in every),
-            "missing_workers": missing_workers,
-        }
+        keys = [itemgetter(name) for name in (query.sort, *self.identity)]
+        total = sum(page["total"] for page in every)
+        return _page(rows, keys, query, dict) | {"total": total, "missing_workers": missing_workers}
 
     def rendered(self, item: ItemT) -> dict[str, Any]:
         """The fields of one item."""
         return {name: value_of(item) for name, value_of in self.fields.items()}
+
+
+def _page(
+    items: list[ItemT], keys: Sequence[Field[ItemT]], query: Query, render: Callable[[ItemT], dict[str, Any]]
+) -> dict[str, Any]:
+    """The page of a query without its total. Items that are equal by the first key are in the order of the others."""
+    items.sort(key=lambda item: [_ordered(key(item)) for key in keys], reverse=query.descending)
+    first = (query.page - 1) * query.page_size
+    return {
+        "items": [render(item) for item in items[first : first + query.page_size]],
+        "page": query.page,
+        "page_size": query.page_size,
+        "missing_workers": [],
+    }
 
 
 def moment(microseconds: int) -> str:

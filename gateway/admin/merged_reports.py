@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from gateway.admin.metrics import (
     admin_login_families,
@@ -121,18 +120,3 @@ class PastWorkers:
             for key in GROWING_OF_HOST:
                 host[key] = host.get(key, 0) + row[key]
             host["errors"].update(row["errors"])
-
-
-class FixedCollector(Collector):
-    """Families that are there."""
-
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
-
-    def describe(self) -> Iterable[Metric]:
-        """No metric, as `GatewayCollector`."""
-        return ()
-
-    def collect(self) -> Iterable[Metric]:
-        """All of them."""
-        return self._families

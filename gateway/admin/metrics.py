@@ -22,13 +22,13 @@ from prometheus_client.registry import Collector
 
 from gateway import __version__
 from gateway.admin.overview import StatsSnapshot, broker_name
-from gateway.server.process.readiness import Readiness
 from gateway.server.stats import LATENCY_BOUNDS, AdminLoginStats, ReloadStats, Stats, VirtualHostStats
 from gateway.session.destinations import KIND_NAMES
 
 if TYPE_CHECKING:
     from gateway.journal.journal import Journal
     from gateway.server.process.gateway import Gateway
+    from gateway.server.process.readiness import Readiness
     from gateway.server.stats import LoopLag
     from gateway.server.tls_contexts import TlsContext
 
@@ -98,19 +98,15 @@ def _by_one(counts: Mapping[str, int]) -> Counts:
     return {(name,): count for name, count in counts.items()}
 
 
-class GatewayCollector(Collector):
-    """Everything that the gateway knows of itself, as of the last snapshot."""
+class _GatewayFamilies:
+    """Everything that a gateway knows of itself, as of one moment."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, readiness: Readiness, snapshot: StatsSnapshot) -> None:
         self._gateway = gateway
-        self.readiness = Readiness(("not asked yet",))
-        self.snapshot = StatsSnapshot(gateway)
+        self._readiness = readiness
+        self._snapshot = snapshot
 
-    def describe(self) -> Iterable[Metric]:
-        """No metric: without this method the library would collect everything to learn the names."""
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
+    def all(self) -> Iterator[Metric]:
         """All metric families."""
         info = {"version": __version__, "python": platform.python_version()}
         yield InfoMetricFamily("stomp_gateway", "The gateway and what it runs on.", info)
@@ -125,7 +121,7 @@ class GatewayCollector(Collector):
         yield from self._rest()
 
     def _counters(self) -> Iterator[Metric]:
-        totals, hosts = self.snapshot.totals, self._gateway.stats.hosts
+        totals, hosts = self._snapshot.totals, self._gateway.stats.hosts
         for name, text, label, values_of in _BY_LABEL:
             counts: dict[Labels, float] = {
                 (host, value): count for host, each in totals.items() for value, count in values_of(each).items()
@@ -160,7 +156,7 @@ class GatewayCollector(Collector):
         yield family
 
     def _clients(self) -> Iterator[Metric]:
-        snapshot = self.snapshot
+        snapshot = self._snapshot
         text = "Open connections of clients, by the state of the session."
         yield gauge_family("connections", text, ("state",), _by_one(snapshot.states))
         text = "Sessions; those that have not logged in yet have an empty virtual_host."
@@ -190,8 +186,8 @@ class GatewayCollector(Collector):
         yield gauge_family("channels", "Open AMQP channels.", (_HOST,), _by_host(channels))
 
     def _upstreams(self) -> Iterator[Metric]:
-        hosts = self.readiness.virtual_hosts
-        up: Counts = {(host,): self.readiness.is_up(host) for host in hosts}
+        hosts = self._readiness.virtual_hosts
+        up: Counts = {(host,): self._readiness.is_up(host) for host in hosts}
         yield gauge_family("virtual_host_up", "Whether a broker of the virtual host answers.", (_HOST,), up)
         states = {(host, broker_name(state.broker)): state for host, each in hosts.items() for state in each}
         labels = (_HOST, "broker")
@@ -202,7 +198,7 @@ class GatewayCollector(Collector):
 
     def _rest(self) -> Iterator[Metric]:
         gateway = self._gateway
-        yield gauge_family("ready", "Whether /readyz says so.", (), {(): int(self.readiness.is_ready)})
+        yield gauge_family("ready", "Whether /readyz says so.", (), {(): int(self._readiness.is_ready)})
         yield lag_family(gateway.lag)
         yield gauge_family("tasks", "Tasks of the event loop.", (), {(): len(asyncio.all_tasks())})
         yield counter_family("journal_lines", "Lines of the traffic journal.", (), {(): gateway.journal.lines})
@@ -302,38 +298,35 @@ def _filled(family: CounterMetricFamily | GaugeMetricFamily, counts: Counts) -> 
 
 
 class Metrics:
-    """The answer of /metrics."""
+    """The metrics of a gateway and of its process."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._collector = GatewayCollector(gateway)
-        self._registry = CollectorRegistry()
-        self._registry.register(self._collector)
-        ProcessCollector(registry=self._registry)
-        GCCollector(registry=self._registry)
-
-    async def answer(self, accept: str, readiness: Readiness) -> tuple[bytes, str]:
-        """The text of all metrics, and its content type.
-
-        The Accept header chooses between Prometheus's text format and OpenMetrics. The readiness is as of now.
-        """
-        return encoded(await self._current(readiness), accept)
+        self._process = CollectorRegistry()
+        ProcessCollector(registry=self._process)
+        GCCollector(registry=self._process)
 
     async def families(self, readiness: Readiness) -> list[Metric]:
-        """All metric families."""
-        return list((await self._current(readiness)).collect())
-
-    async def _current(self, readiness: Readiness) -> CollectorRegistry:
-        """The registry, to be read before the next await: another request may change the collector."""
+        """All metric families. The readiness is as of now."""
         snapshot = await StatsSnapshot(self._gateway).take()
-        self._collector.readiness, self._collector.snapshot = readiness, snapshot
-        return self._registry
+        return [*_GatewayFamilies(self._gateway, readiness, snapshot).all(), *self._process.collect()]
 
 
-def encoded(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """The text of a registry in the format that an Accept header asks for, and its content type."""
+class _Fixed(Collector):
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def encoded(families: Iterable[Metric], accept: str) -> tuple[bytes, str]:
+    """The text of metrics, and its content type.
+
+    The Accept header chooses between Prometheus's text format and OpenMetrics.
+    """
     encode, content_type = choose_encoder(_known(accept))
-    return encode(registry), content_type
+    return encode(_Fixed(families)), content_type
 
 
 def _known(accept: str) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gateway import __version__, commit
 from gateway.admin.listing import Listing, contains, is_exactly, moment
@@ -25,11 +25,11 @@ from gateway.session.traffic import OTHER, TrafficCounter
 
 if TYPE_CHECKING:
     from gateway.config.model import GatewayConfig
-    from gateway.config.virtual_host import VirtualHost
     from gateway.server.broker.link import Link
     from gateway.server.client.connection import ClientConnection
     from gateway.server.process.gateway import Gateway
-    from gateway.server.process.readiness import BrokerState, Readiness
+    from gateway.server.process.readiness import Readiness
+    from gateway.server.process.served import Served
     from gateway.server.stats import Stats, VirtualHostStats
     from gateway.session.destinations import DestinationKind
 
@@ -39,13 +39,15 @@ _MAX_DESTINATIONS: Final = 10_000
 # Sessions that are counted before the event loop has a turn.
 _AT_ONCE: Final = 100
 
+_ItemT = TypeVar("_ItemT")
 
-async def in_turns(clients: tuple[ClientConnection, ...]) -> AsyncIterator[ClientConnection]:
-    """Iterate over clients, and let the event loop do something else after every hundred of them."""
-    for number, client in enumerate(clients):
+
+async def in_turns(items: tuple[_ItemT, ...]) -> AsyncIterator[_ItemT]:
+    """Iterate over clients, for example, and let the event loop do something else after every hundred of them."""
+    for number, item in enumerate(items):
         if number % _AT_ONCE == _AT_ONCE - 1:
             await asyncio.sleep(0)
-        yield client
+        yield item
 
 
 class StatsSnapshot:
@@ -88,33 +90,41 @@ class StatsSnapshot:
         for hold in session.holds:
             self.holds[label, hold.value] += 1
 
-    def holds_by_reason(self, label: str | None = None) -> dict[str, int]:
-        """Sessions that are held now, of one virtual host or of all."""
+    @property
+    def holds_by_reason(self) -> dict[str, int]:
+        """Sessions that are held now."""
         counts: Counter[str] = Counter()
-        for (host, reason), count in self.holds.items():
-            if count and label in (None, host):
+        for (_, reason), count in self.holds.items():
+            if count:
                 counts[reason] += count
         return dict(counts)
+
+
+def head_of(served: Served, readiness: Readiness, uptime: int) -> dict[str, Any]:
+    """How an overview begins, of a gateway or of several workers. ``uptime`` is in microseconds."""
+    return {
+        "version": __version__,
+        "commit": commit(),
+        "node": served.node,
+        "started_at": moment(served.started_at),
+        "uptime_seconds": round(uptime / 1e6, 3),
+        "log_level": served.log_level.shown(),
+        "ready": readiness.is_ready,
+        "reasons": list(readiness.reasons),
+        "virtual_hosts_down": readiness.down,
+    }
 
 
 async def overview(gateway: Gateway, readiness: Readiness) -> dict[str, Any]:
     """The gateway as a whole, with its readiness as of now."""
     snapshot = await StatsSnapshot(gateway).take()
     stats, links = gateway.stats, gateway.pool.links
-    now = gateway.journal.clock.time
     p50, p99 = stats.confirm_latency(0.5), stats.confirm_latency(0.99)
     errors: Counter[str] = Counter()
     for host in stats.hosts.values():
         errors += host.errors
     return {
-        "version": __version__,
-        "commit": commit(),
-        "node": gateway.node,
-        "started_at": moment(gateway.started_at),
-        "uptime_seconds": round((now - gateway.started_at) / 1e6, 3),
-        "ready": readiness.is_ready,
-        "reasons": list(readiness.reasons),
-        "virtual_hosts_down": readiness.down,
+        **head_of(gateway, readiness, gateway.journal.clock.time - gateway.started_at),
         "totals": totals_of(snapshot.totals.values(), stats.hosts, errors.total()),
         "sessions": snapshot.sessions.total() - snapshot.sessions[NOT_LOGGED_IN],
         "connections": snapshot.states.total(),
@@ -123,11 +133,10 @@ async def overview(gateway: Gateway, readiness: Readiness) -> dict[str, Any]:
         "channels": sum(link.channels for link in links),
         "unconfirmed": snapshot.unconfirmed.total(),
         "unacknowledged": snapshot.unacknowledged.total(),
-        "holds": snapshot.holds_by_reason(),
+        "holds": snapshot.holds_by_reason,
         "errors": dict(errors),
         "confirm_latency_seconds": None if p50 is None else {"p50": p50, "p99": p99},
         "connections_refused": dict(stats.connections_refused),
-        "log_level": gateway.log_level.shown(),
     }
 
 
@@ -156,99 +165,68 @@ def totals_of(totals: Collection[Stats], hosts: Mapping[str, VirtualHostStats], 
 # Virtual hosts.
 
 
-@dataclass(slots=True)
-class _ConfiguredHost:
-    """A virtual host, with its brokers."""
-
-    settings: VirtualHost
-    brokers: tuple[BrokerState, ...]
-    aliases: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class _Host(_ConfiguredHost):
-    """A virtual host, with its brokers, its present links and the errors so far."""
-
-    snapshot: StatsSnapshot
-    links: int
-    errors: dict[str, int]
-
-
-_CONFIGURED: Final[Mapping[str, Callable[[_ConfiguredHost], Any]]] = {
-    "name": lambda host: host.settings.name,
-    "aliases": lambda host: list(host.aliases),
-    "upstream": lambda host: [str(url) for url in host.settings.upstream.urls],
-    "up": lambda host: any(state.is_up for state in host.brokers),
-    "brokers": lambda host: [
-        {
-            "broker": broker_name(state.broker),
-            "up": state.is_up,
-            "reason": state.reason or None,
-            "links": state.links,
-            "alarm": state.alarm or None,
-        }
-        for state in host.brokers
-    ],
-    "amqp_vhost": lambda host: host.settings.amqp_vhost,
-    "limits": lambda host: host.settings.limits.model_dump(mode="json"),
-}
-
-VIRTUAL_HOSTS: Final[Listing[_Host]] = Listing(
+VIRTUAL_HOSTS: Final[Listing[dict[str, Any]]] = Listing(
     {
-        **_CONFIGURED,
-        "sessions": lambda host: host.snapshot.sessions[host.settings.name],
-        "subscriptions": lambda host: sum(
-            count for (label, _), count in host.snapshot.subscriptions.items() if label == host.settings.name
-        ),
-        "links": lambda host: host.links,
-        "published": lambda host: host.snapshot.totals[host.settings.name].traffic.published,
-        "delivered": lambda host: host.snapshot.totals[host.settings.name].traffic.delivered,
-        "errors": lambda host: host.errors,
-        "holds": lambda host: host.snapshot.holds_by_reason(host.settings.name),
+        name: itemgetter(name)
+        for name in (
+            "name", "aliases", "upstream", "up", "brokers", "amqp_vhost", "limits", "sessions", "subscriptions",
+            "links", "published", "delivered", "errors", "holds",
+        )
     },
-    {"q": contains(lambda host: host.settings.name, lambda host: " ".join(host.aliases))},
+    {"q": contains(itemgetter("name"), lambda row: " ".join(row["aliases"]))},
     "name",
     ("name",),
     unsorted=frozenset(("aliases", "upstream", "brokers", "errors", "holds", "limits")),
-)
+)  # fmt: skip
 
 
-VIRTUAL_HOST_ROWS: Final[Listing[dict[str, Any]]] = Listing(
-    {name: itemgetter(name) for name in VIRTUAL_HOSTS.fields},
-    {"q": contains(itemgetter("name"), lambda row: " ".join(row["aliases"]))},
-    VIRTUAL_HOSTS.default_sort,
-    VIRTUAL_HOSTS.identity,
-    unsorted=VIRTUAL_HOSTS.unsorted,
-)
-"""The same for virtual hosts that are rendered."""
-
-
-def configured_virtual_hosts(config: GatewayConfig, readiness: Readiness) -> list[dict[str, Any]]:
-    """Every configured virtual host, rendered, without what a gateway counts."""
-    hosts = (
-        _ConfiguredHost(
-            settings, readiness.virtual_hosts.get(settings.name, ()), config.virtual_hosts[settings.name].aliases
+async def configured_virtual_hosts(config: GatewayConfig, readiness: Readiness) -> list[dict[str, Any]]:
+    """Every configured virtual host, as the API shows it, without what a gateway counts."""
+    rows = []
+    async for host in in_turns(tuple(config.resolved_virtual_hosts())):
+        brokers = [
+            {
+                "broker": broker_name(state.broker),
+                "up": state.is_up,
+                "reason": state.reason or None,
+                "links": state.links,
+                "alarm": state.alarm or None,
+            }
+            for state in readiness.virtual_hosts.get(host.name, ())
+        ]
+        rows.append(
+            {
+                "name": host.name,
+                "aliases": list(config.virtual_hosts[host.name].aliases),
+                "upstream": [str(url) for url in host.upstream.urls],
+                "up": any(broker["up"] for broker in brokers),
+                "brokers": brokers,
+                "amqp_vhost": host.amqp_vhost,
+                "limits": host.limits.model_dump(mode="json"),
+            }
         )
-        for settings in config.resolved_virtual_hosts()
-    )
-    return [{name: value_of(host) for name, value_of in _CONFIGURED.items()} for host in hosts]
+    return rows
 
 
-async def virtual_hosts(gateway: Gateway, readiness: Readiness) -> list[_Host]:
-    """Every configured virtual host."""
+async def virtual_hosts(gateway: Gateway, readiness: Readiness) -> list[dict[str, Any]]:
+    """Every configured virtual host, as the API shows it."""
     snapshot = await StatsSnapshot(gateway).take()
+    rows = await configured_virtual_hosts(gateway.config, readiness)
     links = Counter(gateway.stats.label(link.virtual_host) for link in gateway.pool.links)
-    return [
-        _Host(
-            settings,
-            readiness.virtual_hosts.get(settings.name, ()),
-            gateway.config.virtual_hosts[settings.name].aliases,
-            snapshot,
-            links[settings.name],
-            dict(gateway.stats.host(settings.name).errors),
-        )
-        for settings in gateway.config.resolved_virtual_hosts()
-    ]
+    subscriptions: Counter[str] = Counter()
+    for (label, _), count in snapshot.subscriptions.items():
+        subscriptions[label] += count
+    holds: dict[str, dict[str, int]] = {}
+    for (label, reason), count in snapshot.holds.items():
+        if count:
+            holds.setdefault(label, {})[reason] = count
+    for row in rows:
+        name = row["name"]
+        traffic = snapshot.totals[name].traffic
+        row["sessions"], row["subscriptions"], row["links"] = snapshot.sessions[name], subscriptions[name], links[name]
+        row["published"], row["delivered"] = traffic.published, traffic.delivered
+        row["errors"], row["holds"] = dict(gateway.stats.host(name).errors), holds.get(name, {})
+    return rows
 
 
 # Links.

@@ -10,6 +10,7 @@ import socket
 import ssl
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from itertools import count, islice
@@ -80,12 +81,8 @@ class AdminApi:
             AdminError: the gateway does not answer, or refuses.
             ConfigError: it has read a configuration that has mistakes.
         """
-        parameters = {name: value for name, value in (query or {}).items() if value not in (None, "")}
-        target = f"{self._path}/api/{path}" + (f"?{urlencode(parameters)}" if parameters else "")
-        try:
-            status, body = self._exchange(method, target)
-        except (OSError, http.client.HTTPException) as error:
-            raise AdminError(f"{self.url}: {self._failure(error)}") from None
+        with self._answer(method, path, query or {}) as response:
+            status, body = response.status, response.read(_MAX_ANSWER)
         if status == HTTPStatus.NO_CONTENT:
             return None
         answer = _decoded(body)
@@ -101,21 +98,13 @@ class AdminApi:
         Raises:
             AdminError: the gateway does not answer, refuses, or is silent for too long.
         """
-        parameters = {name: value for name, value in query.items() if value is not None}
-        connection = self._connect()
-        try:
-            connection.request("POST", f"{self._path}/api/{path}?{urlencode(parameters)}", headers=self._headers)
-            answer = connection.getresponse()
-            if answer.status != HTTPStatus.OK:
-                raise AdminError(self._refusal(answer.status, _decoded(answer.read(_MAX_ANSWER))))
-            while line := answer.readline(_MAX_LINE):
+        with self._answer("POST", path, query) as response:
+            if response.status != HTTPStatus.OK:
+                raise AdminError(self._refusal(response.status, _decoded(response.read(_MAX_ANSWER))))
+            while line := response.readline(_MAX_LINE):
                 # An empty one only shows that the gateway is there.
                 if (item := _decoded(line)) is not None:
                     yield item
-        except (OSError, http.client.HTTPException) as error:
-            raise AdminError(f"{self.url}: {self._failure(error)}") from None
-        finally:
-            connection.close()
 
     def each(
         self, path: str, query: Mapping[str, object], limit: int, missing: Callable[[Sequence[int]], None]
@@ -126,30 +115,33 @@ class AdminApi:
         numbers of the workers whose items it lacks.
         """
         size = min(limit or MAX_PAGE_SIZE, MAX_PAGE_SIZE)
-        return islice(self._each(path, {**query, "page_size": size}, size, missing), limit or None)
 
-    def _each(
-        self, path: str, query: Mapping[str, object], page_size: int, missing: Callable[[Sequence[int]], None]
-    ) -> Iterator[Item]:
-        seen: set[str] = set()
-        for page in count(1):
-            answer = self.ask(path, {**query, "page": page})
-            missing(missing_workers(answer))
-            for item in answer["items"]:
-                if "id" not in item:
-                    yield item
-                elif item["id"] not in seen:
-                    seen.add(item["id"])
-                    yield item
-            if page * page_size >= answer["total"]:
-                return
+        def items() -> Iterator[Item]:
+            seen: set[str] = set()
+            for page in count(1):
+                answer = self.ask(path, {**query, "page_size": size, "page": page})
+                missing(missing_workers(answer))
+                for item in answer["items"]:
+                    if "id" not in item:
+                        yield item
+                    elif item["id"] not in seen:
+                        seen.add(item["id"])
+                        yield item
+                if page * size >= answer["total"]:
+                    return
 
-    def _exchange(self, method: str, target: str) -> tuple[int, bytes]:
+        return islice(items(), limit or None)
+
+    @contextmanager
+    def _answer(self, method: str, path: str, query: Mapping[str, object]) -> Iterator[http.client.HTTPResponse]:
+        parameters = {name: value for name, value in query.items() if value not in (None, "")}
+        target = f"{self._path}/api/{path}" + (f"?{urlencode(parameters)}" if parameters else "")
         connection = self._connect()
         try:
             connection.request(method, target, headers=self._headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read(_MAX_ANSWER)
+            yield connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            raise AdminError(f"{self.url}: {self._failure(error)}") from None
         finally:
             connection.close()
 

@@ -5,26 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
-from prometheus_client import CollectorRegistry
 
-from gateway import __version__, commit
-from gateway.admin.gateway_view import LISTINGS, WorkerReport
-from gateway.admin.listing import moment
+from gateway.admin.gateway_view import LISTINGS, GatewayView, WorkerReport
 from gateway.admin.merged_reports import (
     GROWING_OF_HOST,
-    FixedCollector,
     PastWorkers,
     merged_families,
     own_families,
     supervisor_process,
 )
 from gateway.admin.metrics import encoded
-from gateway.admin.overview import DESTINATIONS, VIRTUAL_HOST_ROWS, DestinationRow, configured_virtual_hosts
-from gateway.admin.traces import WorkersTraces
+from gateway.admin.overview import DESTINATIONS, VIRTUAL_HOSTS, DestinationRow, configured_virtual_hosts, head_of
 from gateway.journal.histogram import percentile
+from gateway.server.client.trace import FAULT, TracePart, TraceTarget
 from gateway.server.paced_work import PeriodicTimer
 from gateway.server.process.readiness import MOST_WORKERS_DIE, BrokerState, Readiness
 from gateway.server.process.worker_channel import WorkerGoneError
@@ -45,6 +42,9 @@ _WITHIN: Final = 10.0
 _SOON: Final = 3.0
 _PASSED_OVER: Final = 5.0
 
+# And one for its part of a trace: one that hangs delays the lines of the others so long.
+_TRACE_WITHIN: Final = 2.0
+
 # As in `Gateway`.
 _LAG_INTERVAL: Final = 1.0
 
@@ -54,6 +54,63 @@ _PRESENT: Final = (
     "sessions", "connections", "subscriptions", "links", "channels", "unconfirmed", "unacknowledged",
 )  # fmt: skip
 _PRESENT_OF_HOST: Final = ("sessions", "subscriptions", "links")
+
+
+@dataclass(slots=True)
+class _WorkersTrace:
+    """One trace, and the ids of the processes that have a part of it."""
+
+    target: TraceTarget
+    until: float
+    pids: set[int | None] = field(default_factory=set)
+
+
+class WorkersTraces:
+    """The part of a view that is about traces: those that run in the workers of a supervisor."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._traces: dict[str, _WorkersTrace] = {}
+
+    async def trace_begin(self, name: str, target: TraceTarget, seconds: float) -> int:
+        """See `GatewayView`."""
+        trace = _WorkersTrace(target, asyncio.get_running_loop().time() + seconds)
+        self._traces[name] = trace
+        return await self._begin_in(name, trace, {worker.pid for worker in self._supervisor.running})
+
+    async def _begin_in(self, name: str, trace: _WorkersTrace, pids: set[int | None]) -> int:
+        seconds = trace.until - asyncio.get_running_loop().time()
+        workers = [worker for worker in self._supervisor.running if worker.pid in pids]
+        asked = await ask(workers, "trace_begin", name, trace.target, seconds, within=_TRACE_WITHIN)
+        trace.pids |= {pid for pid, clients in asked.answers.items() if clients or trace.target.session is None}
+        return sum(asked.answers.values())
+
+    async def trace_take(self, name: str) -> TracePart:
+        """See `GatewayView`. Workers that have started since have their part from now on."""
+        trace = self._traces[name]
+        running = {worker.pid for worker in self._supervisor.running}
+        trace.pids &= running
+        if trace.target.session is None and (new := running - trace.pids):
+            await self._begin_in(name, trace, new)
+        workers = [worker for worker in self._supervisor.running if worker.pid in trace.pids]
+        parts: list[TracePart] = list((await ask(workers, "trace_take", name, within=_TRACE_WITHIN)).answers.values())
+        ends = [part.end for part in parts if part.end is not None]
+        has_gone = not workers and trace.target.session is not None
+        is_over = FAULT in ends or has_gone or 0 < len(workers) == len(ends)
+        return TracePart(
+            sorted((line for part in parts for line in part.lines), key=lambda line: line.time),
+            sum(part.frames for part in parts),
+            sum(part.left_out for part in parts),
+            sum(part.clients for part in parts),
+            sum(part.clients_left_out for part in parts),
+            max(ends, default="its worker has ended") if is_over else None,
+        )
+
+    async def trace_end(self, name: str) -> None:
+        """See `GatewayView`."""
+        trace = self._traces.pop(name)
+        workers = [worker for worker in self._supervisor.running if worker.pid in trace.pids]
+        await ask(workers, "trace_end", name, within=_TRACE_WITHIN)
 
 
 class WorkersView(WorkersTraces):
@@ -136,7 +193,7 @@ class WorkersView(WorkersTraces):
             raise WorkerGoneError("A worker does not answer, which may have this session. Try again.")
 
     async def readiness(self) -> Readiness:
-        """See `View`. The first workers that reach everything are enough."""
+        """See `GatewayView`. The first workers that reach everything are enough."""
 
         def enough(answers: Collection[Readiness]) -> bool:
             joined = self._joined(answers)
@@ -169,7 +226,7 @@ class WorkersView(WorkersTraces):
         return Readiness(reasons, hosts, (f"{dying} of {len(workers)} workers keep dying",) if dying else ())
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:
-        """See `View`."""
+        """See `GatewayView`."""
         present = await self._present()
         readiness = self._joined(each.readiness for each in present)
         parts = [each.families for each in present]
@@ -178,15 +235,13 @@ class WorkersView(WorkersTraces):
         own = own_families(self.gateway, readiness, by_number)
         here = supervisor_process(self.gateway.tls_contexts, self._lag)
         merged = {family.name: family for family in merged_families([*parts, self._past.families, here])}
-        registry = CollectorRegistry()
-        registry.register(FixedCollector(list((merged | own).values())))
-        return encoded(registry, accept)
+        return encoded((merged | own).values(), accept)
 
     async def overview(self) -> dict[str, Any]:
-        """See `View`."""
+        """See `GatewayView`."""
         present = await self._present()
         readiness = self._joined(each.readiness for each in present)
-        supervisor, views = self.gateway, [each.overview for each in present]
+        views = [each.overview for each in present]
         latencies: Counter[int] = Counter()
         for each in present:
             latencies += each.latencies
@@ -198,24 +253,16 @@ class WorkersView(WorkersTraces):
             key: dict(_sum([*(view[key] for view in views), self._past.growing[key]])) for key in _GROWING
         }
         return {
-            "version": __version__,
-            "commit": commit(),
-            "node": supervisor.node,
-            "started_at": moment(supervisor.started_at),
-            "uptime_seconds": round(supervisor.uptime / 1e6, 3),
-            "ready": readiness.is_ready,
-            "reasons": list(readiness.reasons),
-            "virtual_hosts_down": readiness.down,
+            **head_of(self.gateway, readiness, self.gateway.uptime),
             **growing,
             **{key: sum(view[key] for view in views) for key in _PRESENT},
             "holds": dict(holds),
             "confirm_latency_seconds": None if p50 is None or p99 is None else {"p50": p50 / 1e6, "p99": p99 / 1e6},
-            "log_level": supervisor.log_level.shown(),
-            "workers": len(supervisor.running),
+            "workers": len(self.gateway.running),
         }
 
     async def page(self, name: str, query: Query) -> dict[str, Any]:
-        """See `View`."""
+        """See `GatewayView`."""
         if name == "destinations":
             return await self._destinations(query)
         if name == "virtual-hosts":
@@ -231,7 +278,7 @@ class WorkersView(WorkersTraces):
         return LISTINGS[name].joined(answers.values(), query, self._missing(answers))
 
     async def session(self, identity: str) -> dict[str, Any] | None:
-        """See `View`."""
+        """See `GatewayView`."""
         answers = await self._shown("session", identity, enough=any)
         found: dict[str, Any] | None = next(filter(None, answers.values()), None)
         if found is None:
@@ -239,7 +286,7 @@ class WorkersView(WorkersTraces):
         return found
 
     async def close_session(self, identity: str, reason: str, operator: str, user: str | None) -> bool:
-        """See `View`."""
+        """See `GatewayView`."""
         answers = await self._done("close_session", identity, reason, operator, user, enough=any)
         if not any(answers.values()):
             self._not_found(answers)
@@ -258,7 +305,7 @@ class WorkersView(WorkersTraces):
         return DESTINATIONS.page(rows.values(), query) | {"missing_workers": self._missing(answers)}
 
     async def fail_back(self, virtual_host: str | None) -> list[dict[str, Any]]:
-        """See `View`."""
+        """See `GatewayView`."""
         items: dict[str, dict[str, Any]] = {}
         for answer in (await self._done("fail_back", virtual_host)).values():
             for each in answer:
@@ -272,7 +319,7 @@ class WorkersView(WorkersTraces):
         present = await self._present()
         readiness = self._joined(each.readiness for each in present)
         rows = []
-        for configured in configured_virtual_hosts(self.gateway.config, readiness):
+        for configured in await configured_virtual_hosts(self.gateway.config, readiness):
             same = [row for each in present for row in each.virtual_hosts if row["name"] == configured["name"]]
             past = self._past.hosts.get(configured["name"], {})
             rows.append(
@@ -284,7 +331,10 @@ class WorkersView(WorkersTraces):
                     "holds": dict(_sum([row["holds"] for row in same])),
                 }
             )
-        return VIRTUAL_HOST_ROWS.page(rows, query)
+        return VIRTUAL_HOSTS.page(rows, query)
+
+
+View = GatewayView | WorkersView
 
 
 def _broker(states: tuple[BrokerState, ...]) -> BrokerState:

@@ -12,7 +12,7 @@ from typing import cast
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.admin.merged_reports import own_families, supervisor_process
-from gateway.admin.metrics import Metrics
+from gateway.admin.metrics import Metrics, encoded
 from gateway.config.addresses import BrokerUrl
 from gateway.config.loader import parse
 from gateway.errors import StompError
@@ -54,7 +54,8 @@ async def test_every_metric_is_described_with_its_labels() -> None:
             counters[DestinationKind.QUEUE].add(TrafficCounter(1, 1, 1, 1))
         host.latencies.add(1)
         state = BrokerState(BrokerUrl("amqp", "mq", 5672), "", 1)
-        text, _ = await Metrics(gateway).answer("", Readiness(virtual_hosts={"/": (state,)}))
+        families = await Metrics(gateway).families(Readiness(virtual_hosts={"/": (state,)}))
+    text, _ = encoded(families, "")
     supervisor = SimpleNamespace(reloads=ReloadStats(Clock()), admin_logins=AdminLoginStats(), running=[], deaths=0)
     own = own_families(cast(Supervisor, supervisor), Readiness(), [(0, supervisor_process(TlsContexts(), LoopLag(1)))])
     found: dict[str, set[str]] = {}
