@@ -9,9 +9,10 @@ variables. No mistake repeats quoted text, as it may be a passcode.
 import math
 import re
 import sys
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias, TypeVar
 
 from gateway.errors import GatewayError
 
@@ -57,6 +58,8 @@ class External:
 
 
 Term: TypeAlias = "Atom | Tuple | Map | External | int | float | str | bytes | list[Term]"
+
+T = TypeVar("T")
 
 
 # Tokens, by the lexical grammar of the Erlang reference manual.
@@ -119,21 +122,18 @@ class _Token:
 
 def _scan(text: str) -> Iterator[_Token]:
     """The tokens of a text; the last one has the kind "". Raises TermSyntaxError."""
-    at, line, line_start = 0, 1, 0
+    starts = [0, *(match.end() for match in re.finditer("\n", text))]  # of lines
+    at = 0
     while at < len(text):
-        column = at - line_start + 1
+        line = bisect_right(starts, at)
+        column = at - starts[line - 1] + 1
         try:
-            kind, value, end = _token(text, at)
+            kind, value, at = _token(text, at)
         except ValueError as error:
             raise TermSyntaxError(str(error), line, column) from None
         if kind:
             yield _Token(kind, value, line, column)
-        newline = text.rfind("\n", at, end)
-        if newline >= 0:
-            line += text.count("\n", at, end)
-            line_start = newline + 1
-        at = end
-    yield _Token("", "", line, at - line_start + 1)
+    yield _Token("", "", len(starts), at - starts[-1] + 1)
 
 
 # The functions below raise a `ValueError` with a sentence for the user.
@@ -258,54 +258,48 @@ class _TermParser:
             return Atom(str(token.value), token.line)
         if token.kind == "string":
             return self._strings()
-        return self._binary() if token.kind == "<<" else self._number()
+        return b"".join(self._separated("<<", self._segment, ">>")) if token.kind == "<<" else self._number()
 
     def _compound(self) -> Term:
         token = self._token
+        if token.kind == "{":
+            return Tuple(tuple(self._separated("{", self._term, "}")), token.line)
+        if token.kind == "[":
+            return self._separated("[", self._term, "]")
         if self._skip("("):
             term = self._term()
             self._take(")")
             return term
-        if self._skip("{"):
-            items = self._items("}")
-            self._take("}")
-            return Tuple(tuple(items), token.line)
-        if self._skip("["):
-            found = self._items("]")
-            self._take("]")
-            return found
         if self._skip("#"):
-            return self._map()
+            return Map(tuple(self._separated("{", self._pair, "}")))
         if self._skip("fun"):
             return self._function()
         self._fail_unexpected("The text ends in the middle of a term.")
 
-    def _items(self, closing: str) -> list[Term]:
-        """Terms between commas, up to the closing sign."""
-        if self._token.kind == closing:
-            return []
-        found = [self._term()]
-        while self._skip(","):
-            found.append(self._term())
+    def _separated(self, opening: str, read: Callable[[], T], closing: str) -> list[T]:
+        """What stands between two signs, with commas between."""
+        self._take(opening)
+        found: list[T] = []
+        if not self._skip(closing):
+            found.append(read())
+            while self._skip(","):
+                found.append(read())
+            self._take(closing)
         return found
 
-    def _map(self) -> Term:
-        self._take("{")
-        pairs: list[tuple[Term, Term]] = []
-        while not self._skip("}"):
-            if pairs:
-                self._take(",")
-            key = self._term()
-            self._take("=>")
-            pairs.append((key, self._term()))
-        return Map(tuple(pairs))
+    def _pair(self) -> tuple[Term, Term]:
+        key = self._term()
+        self._take("=>")
+        return key, self._term()
 
     def _function(self) -> Term:
         module = self._function_name()
         self._take(":")
         name = self._function_name()
         self._take("/")
-        return External(module, name, self._integer("The number of the function's arguments belongs here."))
+        if self._token.kind != "integer":
+            self._fail("The number of the function's arguments belongs here.")
+        return External(module, name, int(self._next().value))
 
     def _function_name(self) -> str:
         if self._token.kind != "atom":
@@ -328,15 +322,6 @@ class _TermParser:
         while self._token.kind == "string":
             pieces.append(str(self._next().value))
         return "".join(pieces)
-
-    def _binary(self) -> bytes:
-        self._take("<<")
-        segments: list[bytes] = []
-        while not self._skip(">>"):
-            if segments:
-                self._take(",")
-            segments.append(self._segment())
-        return b"".join(segments)
 
     def _segment(self) -> bytes:
         """A text in Latin-1 or, with /utf8, in UTF-8; or a byte. Configurations have no other segments."""
@@ -367,16 +352,10 @@ class _TermParser:
             self._next()
         return is_next
 
-    def _take(self, kind: str) -> _Token:
-        if self._token.kind != kind:
+    def _take(self, kind: str) -> None:
+        if not self._skip(kind):
             found = f"there is {self._described()}" if self._token.kind else "the text ends"
             self._fail(f"{kind} belongs here, and {found}.")
-        return self._next()
-
-    def _integer(self, sentence: str) -> int:
-        if self._token.kind != "integer":
-            self._fail(sentence)
-        return int(self._next().value)
 
     def _fail(self, sentence: str) -> NoReturn:
         raise TermSyntaxError(sentence, self._token.line, self._token.column)

@@ -131,7 +131,7 @@ def test_lines_are_remembered() -> None:
         ("{a, " + "9" * 5000 + "}.", (1, 5), "too long"),
         ('{a, "\\x{110000}"}.', (1, 5), "no character of this number"),
         ('{a, "\\x4"}.', (1, 5), r"written \x41 or \x{20AC}"),
-        ("<<1:7>>.", (1, 4), ", belongs here, and there is :"),
+        ("<<1:7>>.", (1, 4), ">> belongs here, and there is :"),
         ('<<"secret€">>.', (1, 3), "has texts and bytes"),
         ('<<"secret"/utf16>>.', (1, 3), "has texts and bytes"),
         ("<<256>>.", (1, 3), "has texts and bytes"),
