@@ -134,7 +134,7 @@ class Access:
         # Imported here, because few gateways have such users.
         import bcrypt  # noqa: PLC0415
 
-        # Somebody else's hash is tried where there is no such login, for the time that it takes.
+        # For an unknown login another user's hash is tried, so that the answer takes as long.
         users = [user for user in self._hashed if user.login == login] or self._hashed[:1]
         text = passcode.encode(errors="surrogateescape")[:_BCRYPT_BYTES]
         for user in users:

@@ -86,7 +86,7 @@ _USER: Final = "user"
 # And that it had wrong credentials.
 _FAILED_LOGIN: Final = "failed login"
 
-# HTTP statuses from which on nothing was done, and those by which somebody may not. Characters of a request in the log.
+# The lowest HTTP status of a request that did nothing, and the statuses of a refusal. Characters of a request in the log.
 _ERROR: Final = 400
 _REFUSED: Final = frozenset((401, 403, 429))
 _MAX_ASKED: Final = 300

@@ -247,7 +247,7 @@ def _checked_url(url: str) -> str:
             "no user and no passcode in the URL: give --user, and the passcode in a file or the environment."
         )
     if parts.query or parts.fragment or not text.isascii() or not text.isprintable() or " " in text:
-        raise UsageError(f"the admin listener's URL must be like {DEFAULT_URL}, without anything behind it.")
+        raise UsageError(f"the admin listener's URL must be like {DEFAULT_URL}, without anything after it.")
     return text
 
 

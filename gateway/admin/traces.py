@@ -121,5 +121,5 @@ def _line(**facts: object) -> bytes:
 
 
 def _moment(seconds: float) -> str:
-    """The time after so many seconds."""
+    """The time in this many seconds."""
     return datetime.fromtimestamp(time.time() + seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

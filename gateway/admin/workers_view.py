@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 log = structlog.get_logger("gateway.admin")
 
 # Seconds: how often workers are asked for their counters when nobody else asks; how long one may take to do something;
-# how long whoever looks waits for one, which may hang: longer than a probe of a broker takes; and how long one that did
+# how long a request waits for one that may hang: longer than a probe of a broker takes; and how long one that did
 # not answer is not asked again.
 _INTERVAL: Final = 5.0
 _WITHIN: Final = 10.0
 _SOON: Final = 3.0
 _PASSED_OVER: Final = 5.0
 
-# And one for its part of a trace: one that hangs delays the lines of the others so long.
+# And one for its part of a trace: one that hangs delays the lines of the others.
 _TRACE_WITHIN: Final = 2.0
 
 # As in `Gateway`.
@@ -164,7 +164,7 @@ class WorkersView(WorkersTraces):
     async def _shown(
         self, name: str, *arguments: object, enough: Callable[[Collection[Any]], bool] = lambda _: False
     ) -> dict[int, Any]:
-        """The answers to whoever looks, by the id of the process; no others when those that came are ``enough``.
+        """The answers to a request that changes nothing, by the id of the process; no others when those that came are ``enough``.
 
         Workers that did not answer a moment ago are passed over, unless none is left.
         """
@@ -268,7 +268,7 @@ class WorkersView(WorkersTraces):
         if name == "virtual-hosts":
             return await self._virtual_hosts(query)
         if query.page > 1:
-            # Workers render all rows up to this page, and shall not do so if it is behind the end.
+            # Workers render all rows up to this page, which is useless if it is beyond the end.
             counts = self._joined_page(name, await self._shown("page", name, query.count), query)
             if counts["total"] <= (query.page - 1) * query.page_size:
                 return counts

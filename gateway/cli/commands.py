@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from pydantic_core import PydanticCustomError
 
 from gateway.config.config_files import secret_in
-from gateway.config.scalars import Duration, Size, text_of
+from gateway.config.scalars import Count, Duration, Size, text_of
 from gateway.errors import ExitCode, GatewayError, UsageError
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -150,6 +150,9 @@ def as_in_configuration(read: Callable[[str], T]) -> Callable[[str], T]:
 
 duration: Final = as_in_configuration(Duration(zero=False).read)
 """The seconds of a duration above 0."""
+
+count: Final = as_in_configuration(Count().read)
+"""A whole number of at least 1."""
 
 size: Final = as_in_configuration(Size().read)
 """The bytes of a size above 0."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Final
 
-from gateway.cli.commands import Commands, above_zero, add_command, duration, exit_codes, moment
+from gateway.cli.commands import Commands, above_zero, add_command, as_in_configuration, duration, exit_codes, moment
 from gateway.cli.pipeline_options import WRONG, add_lake, needing
+from gateway.config.scalars import Factor
 from gateway.errors import ExitCode, UsageError
 
 _CHECK = """\
@@ -95,6 +97,9 @@ examples:
 """ + exit_codes("no row is worse or different", "a row is, or a lake cannot be read", WRONG)
 
 
+_days: Final = as_in_configuration(Factor(least=0, most=1_000_000).read)
+
+
 def add_lake_commands(commands: Commands) -> None:
     """Add the subcommands."""
     check = add_command(commands, "check", _check, "check that the lake has every line exactly once", _CHECK)
@@ -147,16 +152,6 @@ def _add_journals(parser: argparse.ArgumentParser) -> None:
         "--journal", action="append", default=[], metavar="PLACE",
         help="a journal it was made from, a directory or URL; repeatable",
     )  # fmt: skip
-
-
-def _days(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not 0 <= found < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days")
-    return found
 
 
 @needing()

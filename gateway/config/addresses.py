@@ -74,9 +74,9 @@ class SocketAddress(TextValue):
     def __str__(self) -> str:
         return f"{_bracketed(self.host)}:{self.port}"
 
-    def collides_with(self, other: SocketAddress) -> bool:
+    def collides_with(self, other: ListenAddress) -> bool:
         """Whether it is impossible to listen on both at once."""
-        if self.port != other.port or self.port == 0:
+        if isinstance(other, UnixAddress) or self.port != other.port or self.port == 0:
             return False
         return self.host in (other.host, _every_address(other.host)) or other.host == _every_address(self.host)
 
@@ -89,7 +89,7 @@ class SocketAddress(TextValue):
         if match is None or match[1] == "*":
             raise mistake("An address is written host:port.", _address_advice(value))
         if len(match[2]) > _DIGITS_OF_PORT or int(match[2]) > MAX_PORT:
-            raise mistake("The number behind the colon is no port: a port is a number from 0 to 65535.")
+            raise mistake("The number after the colon is no port: a port is a number from 0 to 65535.")
         return cls(_checked_host(match[1].strip("[]")), int(match[2]))
 
 
@@ -105,7 +105,7 @@ def _address_advice(value: object) -> str | None:
         )
     if "/" in value:
         is_path = value.startswith(("/", "unix:"))
-        return _SOCKET_ADVICE if is_path else "Delete what stands before the host and behind the port."
+        return _SOCKET_ADVICE if is_path else "Delete what stands before the host and after the port."
     if value.count(":") > 1:
         return 'An IPv6 address stands in brackets, and the whole in quotes: "[::1]:61613".'
     return "For example 127.0.0.1:61613."
@@ -236,6 +236,10 @@ class UnixAddress:
     def __str__(self) -> str:
         return f"{_UNIX_PREFIX}{self.path}"
 
+    def collides_with(self, other: ListenAddress) -> bool:
+        """See `SocketAddress`."""
+        return self == other
+
 
 ListenAddress = SocketAddress | UnixAddress
 
@@ -322,12 +326,12 @@ def _network(value: object) -> IPv4Network | IPv6Network:
             raise ValueError
         address, network = ip_address(value.partition("/")[0]), ip_network(value, strict=False)
     except ValueError:
-        sentence = "A network is an IP address, with a slash and the length of its prefix behind it."
+        sentence = "A network is an IP address, with a slash and the length of its prefix after it."
         advice = "For example 10.0.0.0/8, '2001:db8::/32', or 192.0.2.7 alone. Names of hosts do not fit here."
         raise mistake(sentence, advice) from None
     if address != network.network_address:
         advice = "The network that 10.1.2.3 is in is written 10.0.0.0/8, and that address alone 10.1.2.3."
-        raise mistake("This address has bits that are set behind the prefix.", advice)
+        raise mistake("This address has bits that are set after the prefix.", advice)
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     if mapped is None or network.prefixlen < _OF_MAPPED:
         return network

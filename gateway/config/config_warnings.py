@@ -1,4 +1,4 @@
-"""Warnings: what passes every check, and cannot work or does nothing. A configuration with warnings is used."""
+"""Warnings: valid settings that have no effect, or not the one that was meant. A configuration with warnings is used."""
 
 from __future__ import annotations
 

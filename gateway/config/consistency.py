@@ -92,28 +92,30 @@ def _is_socket(kind: str, value: object) -> bool:
 def _addresses(top: dict[str, Any]) -> Iterator[Finding]:
     """Addresses to listen on that collide with an earlier one in the file."""
     taken: list[tuple[Trail, ListenAddress]] = []
-    for position, listener in enumerate(map(mapping, _entries(top.get("listeners")))):
-        key = next((kind for kind in ("websocket", "unix") if listener.get(kind) is not None), "tcp")
-        trail: Trail = ("listeners", position, key)
-        address = _listen_address(listener.get(key), is_path=key == "unix")
+    for trail, value in _listened(top):
+        address = _listen_address(value, is_path=trail[-1] == "unix")
         if address is None:
             continue
-        for sentence in _collisions(address, taken)[:1]:
-            yield Finding(trail, sentence, f"Give it another {_choice(address)}, or delete one of the two.")
+        other = next((place for place, each in taken if address.collides_with(each)), None)
+        if other is not None:
+            another = "path" if isinstance(address, UnixAddress) else "port"
+            rest = "" if trail[0] == "admin" else ", or delete one of the two"
+            sentence = f"This address is already taken by {path_text(other)}."
+            yield Finding(trail, sentence, f"Give it another {another}{rest}.")
         taken.append((trail, address))
-    admin = top.get("admin")
-    trail = ("admin",) if isinstance(admin, str) else ("admin", "address")
-    settings = mapping(admin)
-    address = _listen_address(settings.get("address", admin), is_path=False)
-    for sentence in _collisions(address, taken) if address is not None else ():
-        yield Finding(trail, sentence, f"Give it another {_choice(address)}.")
-    if not isinstance(address, UnixAddress):
-        for key in sorted(settings.keys() & SOCKET_KEYS):
+    admin = mapping(top.get("admin"))
+    if socket_path(admin.get("address")) is None:
+        for key in sorted(admin.keys() & SOCKET_KEYS):
             yield Finding(("admin", key), f"{key} is for Unix-domain sockets only.")
 
 
-def _choice(address: ListenAddress | None) -> str:
-    return "path" if isinstance(address, UnixAddress) else "port"
+def _listened(top: dict[str, Any]) -> Iterator[tuple[Trail, object]]:
+    """What the file says about addresses to listen on, each with its place."""
+    for position, listener in enumerate(map(mapping, _entries(top.get("listeners")))):
+        key = next((kind for kind in ("websocket", "unix") if listener.get(kind) is not None), "tcp")
+        yield ("listeners", position, key), listener.get(key)
+    admin = top.get("admin")
+    yield (("admin", "address"), admin.get("address")) if isinstance(admin, dict) else (("admin",), admin)
 
 
 def _listen_address(value: object, *, is_path: bool) -> ListenAddress | None:
@@ -124,18 +126,6 @@ def _listen_address(value: object, *, is_path: bool) -> ListenAddress | None:
         return SocketAddress.read(value)
     except PydanticCustomError:
         return None
-
-
-def _collisions(address: ListenAddress, taken: list[tuple[Trail, ListenAddress]]) -> list[str]:
-    return [
-        f"This address is already taken by {path_text(trail)}." for trail, other in taken if _collide(address, other)
-    ]
-
-
-def _collide(one: ListenAddress, other: ListenAddress) -> bool:
-    if isinstance(one, UnixAddress) or isinstance(other, UnixAddress):
-        return one == other
-    return one.collides_with(other)
 
 
 def _server_tls(top: dict[str, Any]) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ _VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>[^}]*)(?P<end>\}?))")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CIRCULAR_ALIAS = ("This YAML alias refers to a place that it is part of.", "Write the keys out.")
 _WORD_IN_BRACES = ("Within { } stands key: value, and here is text without a colon.", BRACES_ADVICE)
-_NO_SPACE = ("A space belongs behind this colon, or the text needs quotes.", 'Write key: value, or key: "text".')
+_NO_SPACE = ("A space belongs after this colon, or the text needs quotes.", 'Write key: value, or key: "text".')
 _TAG = "tag:yaml.org,2002:"
 
 # Values of a file. YAML's aliases could multiply a few lines to billions.
@@ -77,7 +77,7 @@ class _Walker:
         self.document.lines.setdefault(trail, node.start_mark.line + 1)
         self._values += 1
         if self._values > _MAX_VALUES:
-            raise YamlSyntaxError(f"This file has more than {_MAX_VALUES} values, those behind aliases counted.")
+            raise YamlSyntaxError(f"This file has more than {_MAX_VALUES} values, those of aliases counted.")
         if any(node is outer for outer in self._around):
             return self._spoil(trail, *_CIRCULAR_ALIAS)
         if isinstance(node, yaml.ScalarNode):

@@ -59,7 +59,7 @@ def _origin(value: str) -> str:
     if not is_origin(value):
         raise mistake(
             "An origin is a scheme, a host, and a port if it is not the usual one, as browsers write it: in small "
-            "letters, without a slash or a path behind it. For example https://example.org or http://localhost:8080."
+            "letters, without a slash or a path after it. For example https://example.org or http://localhost:8080."
         )
     return value
 
@@ -96,7 +96,7 @@ class Listener(ConfigModel):
     """For a Unix-domain socket: its group, by name, or by number in quotes. The gateway's user has to be in it. null:
     the gateway's own group."""
     path: Annotated[Text, AfterValidator(_path)] = "/ws"
-    """For websocket: the path of its URL. A slash behind it and a query change nothing."""
+    """For websocket: the path of its URL. A slash after it and a query change nothing."""
     frame: Literal["text", "binary"] = "text"
     """For websocket: how messages to clients are sent. What is not UTF-8 is sent as binary in any case, since browsers
     would close the connection."""

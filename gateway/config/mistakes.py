@@ -233,7 +233,7 @@ def _list_mistake(value: object) -> tuple[str, str]:
     if value is None:
         return "A list belongs here, and this key has no value.", "For an empty list write []."
     if isinstance(value, dict) and any(key.startswith("-") for key in value):
-        return "A list belongs here.", "Write a space behind each dash."
+        return "A list belongs here.", "Write a space after each dash."
     if not isinstance(value, dict) or all(inner is None for inner in value.values()):
         return "A list belongs here.", "Write it as [one, two], or one line for each, starting with a dash."
     return "A list belongs here, and this is a mapping.", "Write a dash and a space before the first key of each entry."

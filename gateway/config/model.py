@@ -44,7 +44,7 @@ class FailedLoginLimits(MergeableModel):
     """What happens when the broker refuses logins from an address, in windows of time."""
 
     window: Annotated[float, Duration(zero=False)] = 60.0
-    """How long refused logins count, from the first one on."""
+    """How long refused logins count, beginning with the first."""
     delay_after: Annotated[int, Count(least=0)] = 5
     """So many refusals of a login from one address are answered at once."""
     delay: Annotated[float, Duration()] = 1.0

@@ -42,7 +42,7 @@ def _server_header(text: str) -> bytes:
         raise mistake(
             "A server header has at most 255 printable ASCII characters, in words with one space between them, and "
             "neither colon nor backslash.",
-            "Write NAME/VERSION, and more words behind it as you like.",
+            "Write NAME/VERSION, and more words after it as you like.",
         )
     return text.encode()
 

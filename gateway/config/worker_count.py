@@ -29,7 +29,7 @@ class WorkerCount(Count):
 
 
 def cores() -> int:
-    """The cores that this process may use. Under a CPU limit so many that they can use it up."""
+    """The cores that this process may use. Under a CPU limit, as many as can use it up."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cpu_quota()
     return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
@@ -70,7 +70,7 @@ def _quota_1(group: Path) -> float | None:
 
 
 def _share(quota: str, period: str) -> float | None:
-    """Microseconds of CPU time in a period of so many microseconds, as cores."""
+    """Cores, from the microseconds of CPU time in a period of microseconds."""
     return None if quota in _UNLIMITED else int(quota) / int(period)
 
 

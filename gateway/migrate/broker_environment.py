@@ -20,7 +20,7 @@ from gateway.migrate.output import MigrationReport
 _PREFIX: Final = "RABBITMQ_"
 _NAME: Final = "[A-Z_][A-Za-z0-9_]*"
 _LINE: Final = re.compile(rf"\s*(?:export\s+)?(?P<name>{_NAME})=(?P<value>.*)")
-"""A line of an environment file: everything behind the sign is the value."""
+"""A line of an environment file: everything after the sign is the value."""
 _ASSIGNMENT: Final = re.compile(
     rf"""(?P<name>{_NAME})=(?P<value>(?:[^\s"']++|"[^"]*"|'[^']*'|["']|\s(?!{_NAME}=))*+)"""
 )
@@ -77,7 +77,7 @@ def all_variables(text: str) -> dict[str, str]:
 
 
 def _before_comment(line: str) -> str:
-    """A line without its comment, which begins with # behind white space."""
+    """A line without its comment, which begins with # after white space."""
     return next(_BEFORE_COMMENT.finditer(line))[0]
 
 

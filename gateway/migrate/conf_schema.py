@@ -171,5 +171,5 @@ def mapping_of(key: str) -> KeyMapping | None:
 
 
 def last_word(key: str) -> str:
-    """The word behind the last dot of a key. A dot behind a backslash is part of the word."""
+    """The word after the last dot of a key. A dot after a backslash is part of the word."""
     return _DOT.split(key)[-1].replace("\\.", ".")

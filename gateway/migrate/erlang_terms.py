@@ -198,7 +198,7 @@ def _quoted(text: str, at: int) -> tuple[str, str, int]:
 
 def _character(text: str, at: int) -> tuple[int, int]:
     if at >= len(text):
-        raise ValueError("A character is missing behind $.")
+        raise ValueError("A character is missing after $.")
     return (ord(text[at]), at + 1) if text[at] != "\\" else _escaped(text, at)
 
 
@@ -240,7 +240,7 @@ class _TermParser:
         while self._token.kind:
             found.append(self._term())
             if not self._skip("."):
-                self._fail_unexpected("A dot is missing behind the term.")
+                self._fail_unexpected("A dot is missing after the term.")
         return found
 
     def _term(self) -> Term:
@@ -311,7 +311,7 @@ class _TermParser:
         if self._token.kind in ("+", "-"):
             self._next()
         if self._token.kind not in ("integer", "float"):
-            self._fail("A number belongs behind the sign.")
+            self._fail("A number belongs after the sign.")
         value = self._next().value
         assert not isinstance(value, str)  # noqa: S101 - the kind says so
         return sign * value

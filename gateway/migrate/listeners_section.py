@@ -34,7 +34,7 @@ _NO_ORIGIN: Final = "https://nobody.invalid"
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An address to listen on, and the comment behind it."""
+    """An address to listen on, and the comment after it."""
 
     address: SocketAddress
     comment: str
@@ -207,7 +207,7 @@ class ListenersSection:
         useless = ", ".join(shown(text) for text in texts if not is_origin(text))
         if useless:
             text = f"No browser has such an origin, so with the plugin it let nobody in: {useless}. Left out; if it is "
-            text += "needed, add it to allowed_origins in small letters and without a slash or a path behind it."
+            text += "needed, add it to allowed_origins in small letters and without a slash or a path after it."
             self.settings.report.action(setting, text)
         origins = [text for text in texts if is_origin(text)]
         self.writer.add(2, "allowed_origins", origins or [_NO_ORIGIN] * bool(texts), setting)

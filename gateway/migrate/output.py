@@ -14,7 +14,7 @@ from gateway.errors import GatewayError
 PLUGIN_DEFAULT: Final = "the plugin's default"
 
 _MAX_COLUMN: Final = 46
-"""Comments begin in this column, or behind a line that is longer."""
+"""Comments begin in this column, or after a line that is longer."""
 
 
 class VariableText(str):

@@ -279,7 +279,7 @@ def _converted(value: str, mapping: KeyMapping) -> Term:
     if mapping.value_type == "address":
         return _address(value, mapping)
     if mapping.value_type == "none":
-        raise ValueError("The only value here is none; anything else has a name behind another dot.")
+        raise ValueError("The only value here is none; anything else has a name after another dot.")
     if mapping.value_type != "atom" and value not in ("true", "false"):
         raise ValueError("This is either true or false.")
     return Atom(value)

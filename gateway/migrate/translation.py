@@ -85,7 +85,7 @@ class Translation:
         top, end = YamlWriter(), YamlWriter()
         files = ", ".join(self.file_names) or "nothing but defaults"
         top.comment(f"Made by stomp-gateway migrate ({__version__}) of {files}.")
-        top.comment("Behind each line: where it came from. What could not be carried over is at the end.")
+        top.comment("After each line: where it came from. What could not be carried over is at the end.")
         top.comment()
         for heading, lines in report.sections(100):
             for line in ("", f"{heading}:", *lines):
@@ -218,7 +218,7 @@ def _report_dropped(settings: BrokerSettings, apps: Sequence[str]) -> None:
                 report.dropped(setting, text)
     line_feed = settings.get(STOMP, "trailing_lf")
     if not settings.switch(line_feed, default=True):
-        report.dropped(line_feed, "The gateway writes a line feed behind every frame. Clients that mind it break.")
+        report.dropped(line_feed, "The gateway writes a line feed after every frame. Clients that mind it break.")
     for app, key, translated, texts, owner in _PROPERTY_LISTS:
         for name, setting in settings.properties(app, key).items() if app in apps else ():
             is_delayed = name == "nodelay" and setting.value == Atom("false")

@@ -13,7 +13,7 @@ from gateway.errors import ConfigError
 BROKEN = {
     "a port out of range": (
         "listeners:\n  - tcp: 0.0.0.0:616133",
-        "line 2, listeners[0].tcp: The number behind the colon is no port: a port is a number from 0 to 65535.",
+        "line 2, listeners[0].tcp: The number after the colon is no port: a port is a number from 0 to 65535.",
     ),
     "a star for every address": (
         'listeners:\n  - tcp: "*:61614"',
@@ -84,7 +84,7 @@ BROKEN = {
     ),
     "no space behind a dash": (
         "listeners:\n  -tcp: 0.0.0.0:61613",
-        "line 1, listeners: A list belongs here. Write a space behind each dash.",
+        "line 1, listeners: A list belongs here. Write a space after each dash.",
     ),
     "a second document": (
         "workers: 2\n---\nworkers: 3",
@@ -109,16 +109,16 @@ BROKEN = {
     ),
     "no space behind a colon in braces": (
         "defaults:\n  default_user: {login: app, passcode:secret}",
-        "line 2, defaults.default_user.passcode: A space belongs behind this colon, or the text needs quotes. Write",
+        "line 2, defaults.default_user.passcode: A space belongs after this colon, or the text needs quotes. Write",
     ),
     "no space behind any colon in braces": (
         "defaults: {default_user: {login:app,\n  passcode:secret}}",
-        "line 1, defaults.default_user.login: A space belongs behind this colon, or the text needs quotes.",
-        "line 2, defaults.default_user.passcode: A space belongs behind this colon, or the text needs quotes.",
+        "line 1, defaults.default_user.login: A space belongs after this colon, or the text needs quotes.",
+        "line 2, defaults.default_user.passcode: A space belongs after this colon, or the text needs quotes.",
     ),
     "a colon in a name in braces": (
         "defaults: {certificate_users: {users: {app:secret}}}",
-        "line 1, defaults.certificate_users.users: A space belongs behind this colon",
+        "line 1, defaults.certificate_users.users: A space belongs after this colon",
     ),
     "a comma in braces": (
         "defaults: {default_user: {login: app, passcode: sec,ret}}",

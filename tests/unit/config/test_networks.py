@@ -43,7 +43,7 @@ def test_what_is_no_network_is_a_mistake(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["10.1.2.3/8", "'2001:db8::1/32'", "'::ffff:10.1.2.3/104'"])
 def test_an_address_that_is_not_the_first_of_its_network_is_a_mistake(text: str) -> None:
-    with pytest.raises(ConfigError, match="bits that are set behind the prefix"):
+    with pytest.raises(ConfigError, match="bits that are set after the prefix"):
         parse(_denying(text))
 
 

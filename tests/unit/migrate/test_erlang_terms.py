@@ -139,7 +139,7 @@ def test_lines_are_remembered() -> None:
         ("fun (X) -> X end.", (1, 5), "fun module:name/1"),
         ("a ; b.", (1, 3), "cannot stand here"),
         ('{a, """\nx\n"""}.', (1, 5), "three quotes"),
-        ("- a.", (1, 3), "A number belongs behind the sign"),
+        ("- a.", (1, 3), "A number belongs after the sign"),
         ("[" * 200, (1, 101), "nested too deeply"),
     ],
 )
