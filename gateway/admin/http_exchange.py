@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Callable
+from typing import Any, Final, cast
 
 from aiohttp import web
 
-from gateway.admin.listing import QueryError, number
 from gateway.server.listen.accepted_connection import Peer
 
 HEADERS: Final = {
@@ -34,13 +33,6 @@ _RESPONSE: Final = 60.0
 _NEXT_REQUEST: Final = 30.0
 
 
-class TimeLimit(NamedTuple):
-    """Seconds that something lasts if a request does not say, and at most."""
-
-    default: int
-    most: int
-
-
 def peer_of(request: web.Request) -> Peer:
     """Who asks."""
     return Peer("", 0) if request.transport is None else Peer.of(request.transport)
@@ -50,18 +42,6 @@ def is_own_page(request: web.Request) -> bool:
     """Whether no foreign web page asks: browsers send a POST at once, with the page's origin."""
     origin = request.headers.get("Origin")
     return origin is None or origin.partition("://")[2] == request.headers.get("Host")
-
-
-def check_parameters(query: Mapping[str, str], *known: str) -> None:
-    """Raises `QueryError` for a parameter that is not known."""
-    for name in query:
-        if name not in known:
-            raise QueryError(f"There is no parameter {name[:50]!r} here.")
-
-
-def seconds_of(query: Mapping[str, str], limit: TimeLimit) -> int:
-    """The parameter ``seconds``. Raises `QueryError` for a value out of bounds."""
-    return number(query, "seconds", limit.default, limit.most)
 
 
 def json_answer(value: Any, status: int = 200) -> web.Response:  # noqa: ANN401 - JSON has every type

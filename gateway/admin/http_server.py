@@ -23,15 +23,12 @@ from gateway.admin.http_exchange import (
     HEADERS,
     OTHER_PAGE,
     HttpTimeouts,
-    TimeLimit,
-    check_parameters,
     error_answer,
     is_own_page,
     json_answer,
     peer_of,
-    seconds_of,
 )
-from gateway.admin.listing import QueryError
+from gateway.admin.listing import QueryError, check_parameters, number
 from gateway.admin.traces import TraceStreams
 from gateway.config.effective import effective
 from gateway.errors import ConfigError
@@ -60,7 +57,8 @@ _KEEP_ALIVE: Final = 15.0
 _SHUTDOWN: Final = 2.0
 
 # Seconds that another log level holds if the request does not say, and at most.
-_LOG_LEVEL_FOR: Final = TimeLimit(600, 86_400)
+_USUAL_LEVEL_TIME: Final = 600
+_MOST_LEVEL_TIME: Final = 86_400
 
 # Characters of an operator's reason for closing a session.
 _MAX_REASON: Final = 200
@@ -86,9 +84,11 @@ _USER: Final = "user"
 # And that it had wrong credentials.
 _FAILED_LOGIN: Final = "failed login"
 
-# The lowest HTTP status of a request that did nothing, and the statuses of a refusal. Characters of a request in the log.
+# The lowest HTTP status of a request that did nothing, and the statuses of a refusal.
 _ERROR: Final = 400
 _REFUSED: Final = frozenset((401, 403, 429))
+
+# Characters of a request in the log.
 _MAX_ASKED: Final = 300
 
 _ERROR_TEXTS: Final = {
@@ -344,7 +344,8 @@ class AdminHttpServer:
         level, known = request.query.get("level"), (*LEVELS, CONFIGURED)
         if level not in known:
             raise QueryError(f"level is one of {', '.join(known)}.")
-        self._view.gateway.log_level.change(level, seconds_of(request.query, _LOG_LEVEL_FOR), self._operator(request))
+        seconds = number(request.query, "seconds", _USUAL_LEVEL_TIME, _MOST_LEVEL_TIME)
+        self._view.gateway.log_level.change(level, seconds, self._operator(request))
         return json_answer(self._view.gateway.log_level.shown())
 
     async def _post_fail_back(self, request: web.Request) -> web.Response:

@@ -64,10 +64,7 @@ class Listing(Generic[ItemT]):
 
     def read(self, query: Mapping[str, str]) -> Query:
         """Read the query of a URL. Raises `QueryError` for an unknown name, and for a value that makes no sense."""
-        known = {*self.filters, *_PAGING}
-        for name in query:
-            if name not in known:
-                raise QueryError(f"There is no parameter {_quoted(name)} here; there are {', '.join(sorted(known))}.")
+        check_parameters(query, *self.filters, *_PAGING)
         sort = query.get("sort") or self.default_sort
         key = sort.removeprefix("-")
         sortable = [name for name in self.fields if name not in self.unsorted]
@@ -144,6 +141,14 @@ def is_exactly(*fields: Callable[[ItemT], str | None]) -> Filter[ItemT]:
 def _ordered(value: object) -> tuple[bool, Any]:
     # Items without a value come before all others.
     return value is not None, value
+
+
+def check_parameters(query: Mapping[str, str], *known: str) -> None:
+    """Raises `QueryError` for a parameter that is not known."""
+    for name in query:
+        if name not in known:
+            others = f"; there are {', '.join(sorted(known))}" if known else ""
+            raise QueryError(f"There is no parameter {_quoted(name)} here{others}.")
 
 
 def number(query: Mapping[str, str], name: str, default: int, most: int | None) -> int:

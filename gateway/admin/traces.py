@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from aiohttp import web
 
-from gateway.admin.http_exchange import HEADERS, TimeLimit, check_parameters, error_answer, seconds_of
-from gateway.admin.listing import QueryError
+from gateway.admin.http_exchange import HEADERS, error_answer
+from gateway.admin.listing import QueryError, check_parameters, number
 from gateway.server.client.trace import TracePart, TraceTarget, TraceTargetError
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ _MOST_TRACES: Final = 4
 
 # Seconds: that a trace takes if the request does not say, and at most; that its end may take beyond; between two looks
 # for new lines; and after which an empty line shows both sides that the other one is there.
-_TIME: Final = TimeLimit(300, 3600)
+_USUAL_TIME: Final = 300
+_MOST_TIME: Final = 3600
 _MARGIN: Final = 30.0
 _INTERVAL: Final = 0.2
 _SILENCE: Final = 3.0
@@ -62,7 +63,7 @@ class TraceStreams:
             target = TraceTarget(*(query.get(name) for name in ("session", "login", "address")))
         except TraceTargetError as error:
             raise QueryError(str(error)) from None
-        seconds = seconds_of(query, _TIME)
+        seconds = number(query, "seconds", _USUAL_TIME, _MOST_TIME)
         if self._count >= _MOST_TRACES:
             return error_answer(409, f"There are {_MOST_TRACES} traces already; end one of them.")
         self._count += 1

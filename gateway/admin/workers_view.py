@@ -164,7 +164,7 @@ class WorkersView(WorkersTraces):
     async def _shown(
         self, name: str, *arguments: object, enough: Callable[[Collection[Any]], bool] = lambda _: False
     ) -> dict[int, Any]:
-        """The answers to a request that changes nothing, by the id of the process; no others when those that came are ``enough``.
+        """The answers to a call that changes nothing, by the id of the process, until those that came are ``enough``.
 
         Workers that did not answer a moment ago are passed over, unless none is left.
         """

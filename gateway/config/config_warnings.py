@@ -1,4 +1,4 @@
-"""Warnings: valid settings that have no effect, or not the one that was meant. A configuration with warnings is used."""
+"""Warnings: valid settings without effect, or with another one than was meant. The configuration is used anyway."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from gateway.config.base_models import ConfigModel, Directory, MergeableModel, ReadableFile, Text, directory_of
 from gateway.config.broker_user import User
-from gateway.config.scalars import Count, Duration, Factor, Size, mistake
+from gateway.config.scalars import Bytes, Duration, Factor, Number, SecondsAboveZero, mistake
 
 _DAY: Final = 86_400.0
 _NODE: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
@@ -83,7 +83,7 @@ class ShipSettings(MergeableModel):
     """For amqp: who publishes. null: default_user."""
     stream: Text = "stomp-gateway.journal"
     """For amqp: the name of the stream, in the virtual host's amqp_vhost. It is declared if it is not there."""
-    stream_max_bytes: Annotated[int, Size()] = 10 << 30
+    stream_max_bytes: Bytes = 10 << 30
     """For amqp: the broker deletes the oldest segments of a stream that it declared when it is larger than this."""
     stream_max_age: Annotated[float, Duration(zero=False, whole=True)] = 7 * 86_400.0
     """For amqp: and those older than this."""
@@ -105,13 +105,13 @@ class JournalSettings(MergeableModel):
     """This gateway's name in the journal. null: the machine's name."""
     sample: Annotated[float, Factor(least=0.0001, most=1)] = 1.0
     """At level message, the share of messages that are written; each with all its events."""
-    rotate_bytes: Annotated[int, Size()] = 64 << 20
+    rotate_bytes: Bytes = 64 << 20
     """A segment (a file) of this size is finished."""
-    rotate_after: Annotated[float, Duration(zero=False)] = 60.0
+    rotate_after: SecondsAboveZero = 60.0
     """A segment this old is finished, whatever its size."""
-    retain: Annotated[float, Duration(zero=False)] = 7 * _DAY
+    retain: SecondsAboveZero = 7 * _DAY
     """Finished segments of this gateway are deleted when they are this old."""
-    retain_bytes: Annotated[int, Size()] | None = None
+    retain_bytes: Bytes | None = None
     """The most that this gateway's segments may take in the directory: beyond it the oldest finished ones are deleted,
     shipped ones first. null: no limit."""
     ship: ShipSettings = Field(default_factory=ShipSettings)
@@ -129,7 +129,7 @@ class JournalSettings(MergeableModel):
     """At level message, headers of SEND whose values are written. All others' never are."""
     destinations: tuple[Annotated[Text, AfterValidator(_destination_pattern)], ...] = ()
     """Destinations with generated parts, as patterns: each stands for all that fit it."""
-    max_destinations: Annotated[int, Count()] = 10_000
+    max_destinations: Number = 10_000
     """Distinct destinations of this virtual host; any further one is written as other."""
 
 
@@ -157,5 +157,5 @@ class Archive(ConfigModel):
     """The broker's user who declares the stream and binds it; never a client."""
     max_age: Annotated[float, Duration(least=1)] | None = None
     """Of a stream that the gateway declares: the broker deletes messages that are older. null: never."""
-    max_bytes: Annotated[int, Size()] | None = None
+    max_bytes: Bytes | None = None
     """Of a stream that the gateway declares: beyond it the broker deletes the oldest messages. null: no limit."""

@@ -24,7 +24,7 @@ from gateway.config.addresses import (
 )
 from gateway.config.base_models import ConfigModel, MergeableModel, Text
 from gateway.config.broker_user import AdminUser
-from gateway.config.scalars import Count, Duration, Size, Switch, mistake
+from gateway.config.scalars import Bytes, Duration, Flag, Number, Seconds, SecondsAboveZero, mistake
 from gateway.config.tls_settings import ListenerTls, ServerTls
 
 DEFAULT_ADMIN_ADDRESS: Final = SocketAddress("127.0.0.1", 15693)
@@ -103,29 +103,29 @@ class Listener(ConfigModel):
     allowed_origins: tuple[Annotated[Text, AfterValidator(_origin)], ...] = ()
     """For websocket: web pages that may connect, by scheme, host and port: https://example.org. Compared exactly.
     Empty: all. Clients other than browsers send no origin, and may always connect."""
-    use_http_auth: Annotated[bool, Switch()] = False
+    use_http_auth: Flag = False
     """For websocket: HTTP Basic credentials of the request, where there are any, replace CONNECT's."""
-    bearer_tokens: Annotated[bool, Switch()] = False
+    bearer_tokens: Flag = False
     """For websocket: the token of the request's Authorization: Bearer, where there is one, is the login. It replaces
     CONNECT's login and passcode."""
     token_cookie: Annotated[Text, AfterValidator(_cookie_name)] | None = None
     """For websocket: name of a cookie whose value is a token that is the login in the same way. Needs allowed_origins:
     browsers send cookies with requests of any page."""
-    compression: Annotated[bool, Switch()] = False
+    compression: Flag = False
     """For websocket: compress messages (permessage-deflate). It costs memory for each client."""
-    ping_interval: Annotated[float, Duration()] = 30.0
+    ping_interval: Seconds = 30.0
     """For websocket: how often a silent client is asked for a sign of life (ping). 0 is never."""
-    idle_timeout: Annotated[float, Duration()] = 60.0
+    idle_timeout: Seconds = 60.0
     """For websocket: a client from which nothing came for this long, not even a pong, is closed. 0 is never."""
     strict_transport_security: Annotated[Text, AfterValidator(_header_value)] | None = None
     """For websocket: value of the header Strict-Transport-Security in the answer to the handshake."""
-    max_connections: Annotated[int, Count()] | None = None
+    max_connections: Number | None = None
     """Connections at once; further ones are closed as soon as they come. null: without limit."""
-    max_connections_per_address: Annotated[int, Count()] | None = None
+    max_connections_per_address: Number | None = None
     """Connections of one address at once, logged in or not; further ones are closed as well. null: without limit."""
-    max_unauthenticated_per_address: Annotated[int, Count()] | None = 2000
+    max_unauthenticated_per_address: Number | None = 2000
     """Connections of one address that have not logged in; further ones are closed as well. null: without limit."""
-    max_handshakes: Annotated[int, Count()] = 5000
+    max_handshakes: Number = 5000
     """Connections that wait for their PROXY header or TLS handshake. When there are as many, those of the address that
     has the most are closed: at once if it has more than a tenth, otherwise after two seconds."""
     tcp_keepalive: Annotated[float, Duration(most=32767, whole=True)] = 60.0
@@ -133,7 +133,7 @@ class Listener(ConfigModel):
     is gone after as long again. 0 is never."""
     tls: ListenerTls | None = None
     """Speak TLS on this address. null: in the clear."""
-    proxy_protocol: Annotated[bool, Switch()] = False
+    proxy_protocol: Flag = False
     """Every connection begins with a PROXY protocol header (v1 or v2), before TLS; others are closed. Only behind a
     proxy that sends it: whoever can connect can claim any address."""
     trusted_proxies: tuple[Network, ...] = ()
@@ -144,19 +144,19 @@ class Listener(ConfigModel):
     Empty: all. Behind a proxy the client is the one in the PROXY header."""
     denied_networks: tuple[Network, ...] = ()
     """Networks that clients, and proxies, may not be in, whatever the other lists say."""
-    implicit_connect: Annotated[bool, Switch()] = False
+    implicit_connect: Flag = False
     """A client may leave out CONNECT: it is then the default user in the default virtual host."""
-    login_timeout: Annotated[float, Duration(zero=False)] = 10.0
+    login_timeout: SecondsAboveZero = 10.0
     """A client that has not logged in this long after it connected is closed."""
-    max_frame_size_unauthenticated: Annotated[int, Size()] = 64 << 10
+    max_frame_size_unauthenticated: Bytes = 64 << 10
     """The largest frame that a client may send before it has logged in."""
-    max_headers: Annotated[int, Count()] = 100
+    max_headers: Number = 100
     """The most different headers in one frame."""
-    max_header_lines: Annotated[int, Count()] = 1000
+    max_header_lines: Number = 1000
     """The most header lines in one frame, those that repeat a header included. They do not count for max_headers."""
-    max_header_length: Annotated[int, Size()] = 102_400
+    max_header_length: Bytes = 102_400
     """The longest header name, and the longest header value, in bytes."""
-    backlog: Annotated[int, Count()] = 1024
+    backlog: Number = 1024
     """Connections that the operating system queues until the gateway accepts them."""
 
     @property

@@ -17,7 +17,7 @@ from pydantic.json_schema import JsonSchemaValue
 from gateway.config.addresses import Network, SocketAddress
 from gateway.config.base_models import MergeableModel, VirtualHostName, fits_short_string, merge
 from gateway.config.listener_settings import AdminSettings, Listener
-from gateway.config.scalars import VARIABLE_PATTERN, Count, Duration, Switch
+from gateway.config.scalars import VARIABLE_PATTERN, Count, Duration, Flag, Number, Seconds, SecondsAboveZero
 from gateway.config.tls_settings import ServerTls
 from gateway.config.virtual_host import Upstream, VirtualHost, VirtualHostEntry, VirtualHostSettings
 from gateway.config.worker_count import WorkerCount
@@ -34,29 +34,29 @@ class Logging(MergeableModel):
     """console is for people, json writes one object per line."""
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The least level that is logged."""
-    lines_per_address: Annotated[int, Count()] | None = 10_000
+    lines_per_address: Number | None = 10_000
     """Log lines about the clients of one address in ten seconds. Further ones are counted. null: without limit."""
-    repeat_interval: Annotated[float, Duration()] = 60.0
+    repeat_interval: Seconds = 60.0
     """An ERROR that one session gets again is logged once in this time, with the number of times. 0: each time."""
 
 
 class FailedLoginLimits(MergeableModel):
     """What happens when the broker refuses logins from an address, in windows of time."""
 
-    window: Annotated[float, Duration(zero=False)] = 60.0
+    window: SecondsAboveZero = 60.0
     """How long refused logins count, beginning with the first."""
     delay_after: Annotated[int, Count(least=0)] = 5
     """So many refusals of a login from one address are answered at once."""
-    delay: Annotated[float, Duration()] = 1.0
+    delay: Seconds = 1.0
     """Later ones are answered after this time."""
-    per_login: Annotated[int, Count()] | None = 20
+    per_login: Number | None = 20
     """After so many refusals of a login from one address the broker is not asked about it. null: it always is."""
-    per_address: Annotated[int, Count()] | None = 200
+    per_address: Number | None = 200
     """The same for all logins from one address. null: without limit."""
-    lock_out_after: Annotated[int, Count()] | None = None
+    lock_out_after: Number | None = None
     """After so many failed logins from one address, those that the broker was not asked about included, the address is
     locked out: its connections are closed as soon as they come. null: never."""
-    lock_out_for: Annotated[float, Duration(zero=False)] = 600.0
+    lock_out_for: SecondsAboveZero = 600.0
     """For how long."""
     lock_out_except: tuple[Network, ...] = (IPv4Network("127.0.0.0/8"), IPv6Network("::1"))
     """Networks that are never locked out, such as those of proxies whose clients all have their address."""
@@ -77,7 +77,7 @@ class GatewayConfig(MergeableModel):
     """For every virtual host, unless it says otherwise."""
     default_vhost: VirtualHostName = "/"
     """The virtual host of a client whose CONNECT has no host header."""
-    local_aliases: Annotated[bool, Switch()] = True
+    local_aliases: Flag = True
     """localhost, 127.0.0.1, ::1 and the machine's own names mean default_vhost, where no virtual host has that name or
     alias, and there is none with the name "*"."""
     virtual_hosts: Mapping[VirtualHostName, VirtualHostEntry] = Field(
@@ -91,12 +91,12 @@ class GatewayConfig(MergeableModel):
     """Metrics, health, the API and the status page: an address, or more, or off."""
     logging: Logging = Field(default_factory=Logging)
     """What is logged, and how."""
-    drain_delay: Annotated[float, Duration()] = 0.0
+    drain_delay: Seconds = 0.0
     """On SIGTERM, how long the gateway goes on as before, except that /readyz is 503, for load balancers."""
-    drain_spread: Annotated[float, Duration()] = 10.0
+    drain_spread: Seconds = 10.0
     """After that, the time over which sessions are ended: a hundred a second, or more if this would be too short. At
     most half of drain_timeout."""
-    drain_timeout: Annotated[float, Duration()] = 30.0
+    drain_timeout: Seconds = 30.0
     """After drain_delay, how long sessions may take to end in good order, drain_spread included."""
     workers: Annotated[int, WorkerCount()] = 1
     """Processes that serve clients, each on a core of its own. auto: one for each core that the gateway may use, also

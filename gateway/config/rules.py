@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticCustomError
 
 from gateway.config.base_models import ConfigModel, MergeableModel, Text, made_from_text
-from gateway.config.scalars import Switch, mistake, parts_of
+from gateway.config.scalars import Flag, mistake, parts_of
 from gateway.patterns import Pattern
 
 _LOGIN: Final = "{login}"
@@ -143,7 +143,7 @@ class DestinationRule(ConfigModel):
     """Which frames it is about."""
     logins: tuple[LoginPattern, ...] = ()
     """Whose; * stands for anything. Empty: everybody's."""
-    mandatory: Annotated[bool, Switch()] = False
+    mandatory: Flag = False
     """A message sent by this rule that reaches no queue is an ERROR and gets no RECEIPT."""
 
     @property

@@ -1,7 +1,7 @@
 """Single values as configuration files write them: durations, sizes, counts, switches, addresses and URLs.
 
-`Annotated[float, Duration()]` is a field of seconds that a file may write as `60`, `60s` or `500ms`. Numbers are
-accepted as text too, because a `${VARIABLE}` always yields text.
+`Seconds` is a field of seconds that a file may write as `60`, `60s` or `500ms`. Numbers are accepted as text too,
+because a `${VARIABLE}` always yields text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
@@ -222,3 +222,10 @@ class Switch(Quantity):
 
     def _json_schema(self) -> JsonSchemaValue:
         return {"type": "boolean"}
+
+
+Seconds = Annotated[float, Duration()]
+SecondsAboveZero = Annotated[float, Duration(zero=False)]
+Bytes = Annotated[int, Size()]
+Number = Annotated[int, Count()]
+Flag = Annotated[bool, Switch()]

@@ -27,7 +27,7 @@ from gateway.config.base_models import (
 from gateway.config.broker_user import User
 from gateway.config.journal_settings import Archive, JournalSettings
 from gateway.config.rules import DestinationRule, OnSendError, QueueArguments
-from gateway.config.scalars import Count, Duration, Factor, Size, Switch, mistake
+from gateway.config.scalars import Bytes, Count, Duration, Factor, Flag, Number, Seconds, SecondsAboveZero, mistake
 
 # Words of printable ASCII, without the characters that have to be escaped in a header.
 _SERVER_HEADER: Final = re.compile(r"(?=.{1,255}\Z)[!-9;-\[\]-~]+(?: [!-9;-\[\]-~]+)*\Z")
@@ -59,7 +59,7 @@ class UpstreamTls(MergeableModel):
     """The gateway's own certificate (PEM), where the broker asks for one. Needs key_file."""
     key_file: KeyFile | None = None
     """The private key (PEM, not encrypted) of cert_file."""
-    verify: Annotated[bool, Switch()] = True
+    verify: Flag = True
     """Check the broker's certificate and its host name. false is for trials only."""
 
 
@@ -70,13 +70,13 @@ class Upstream(MergeableModel):
     """The nodes of one RabbitMQ: amqp://host:port, or amqps:// with TLS. No credentials, no path."""
     order: Literal["as-written", "shuffle"] = "as-written"
     """as-written: each link goes to the first URL that answers. shuffle: to any that answers, to spread the load."""
-    connect_timeout: Annotated[float, Duration(zero=False)] = 5.0
+    connect_timeout: SecondsAboveZero = 5.0
     """Limit for one URL: name lookup, TCP, TLS and login together. Other URLs are tried before it has passed."""
-    operation_timeout: Annotated[float, Duration(zero=False)] = 30.0
+    operation_timeout: SecondsAboveZero = 30.0
     """How long the broker may take to answer what a session waits for; then the session ends with an ERROR."""
     heartbeat: Annotated[float, Duration(most=65535, whole=True)] = 60.0
     """AMQP heart-beat interval in whole seconds; the broker may ask for less. 0 is none."""
-    ride_through: Annotated[float, Duration()] = 60.0
+    ride_through: Seconds = 60.0
     """How long sessions outlive the loss of their connection to the broker: they are held, and everything comes back
     when a broker answers. 0: they end at once, with an ERROR."""
     tls: UpstreamTls = Field(default_factory=UpstreamTls)
@@ -100,22 +100,22 @@ class CertificateUsers(MergeableModel):
 class ConfirmWindow(MergeableModel):
     """How much one client may have sent without the broker's confirm; beyond it the gateway stops reading it."""
 
-    messages: Annotated[int, Count()] = 10_000
+    messages: Number = 10_000
     """Messages waiting for the broker's confirm."""
-    bytes: Annotated[int, Size()] = 64 << 20
+    bytes: Bytes = 64 << 20
     """Bytes of bodies, and of large headers, waiting for the broker's confirm."""
 
 
 class TransactionLimits(MergeableModel):
     """Bounds of the transactions that one client may hold open. Beyond one of them: an ERROR."""
 
-    max_open: Annotated[int, Count()] = 100
+    max_open: Number = 100
     """Transactions open at once."""
-    max_actions: Annotated[int, Count()] = 10_000
+    max_actions: Number = 10_000
     """SEND, ACK and NACK frames in one transaction."""
-    max_bytes: Annotated[int, Size()] = 64 << 20
+    max_bytes: Bytes = 64 << 20
     """Bytes held by all open transactions together."""
-    max_age: Annotated[float, Duration(zero=False)] = 600.0
+    max_age: SecondsAboveZero = 600.0
     """A transaction open this long is aborted."""
 
 
@@ -131,20 +131,20 @@ class Prefetch(MergeableModel):
 class Limit(MergeableModel):
     """What one user, or one address, may have and do in a virtual host. null: without limit."""
 
-    sessions: Annotated[int, Count()] | None = None
+    sessions: Number | None = None
     """Sessions at once. One more is refused with an ERROR."""
-    messages_per_second: Annotated[int, Count()] | None = None
+    messages_per_second: Number | None = None
     """SEND frames per second, all its sessions together. Beyond it they are read more slowly."""
-    bytes_per_second: Annotated[int, Size()] | None = None
+    bytes_per_second: Bytes | None = None
     """Bytes of frames per second, all its sessions together. Beyond it they are read more slowly."""
-    burst: Annotated[float, Duration(zero=False)] = 2.0
+    burst: SecondsAboveZero = 2.0
     """How many seconds' worth may come at once after a rest."""
 
 
 class Limits(MergeableModel):
     """What clients of a virtual host may have and do."""
 
-    sessions: Annotated[int, Count()] | None = None
+    sessions: Number | None = None
     """Sessions of the virtual host at once. null: without limit."""
     user: Limit = Field(default_factory=Limit)
     """For each login."""
@@ -165,12 +165,12 @@ class VirtualHostSettings(MergeableModel):
     links: Literal["shared", "dedicated"] = "shared"
     """shared: clients with the same virtual host and credentials share AMQP connections. dedicated: AMQP connections
     for each client."""
-    bulk_links: Annotated[bool, Switch()] = True
+    bulk_links: Flag = True
     """Whether clients on shared connections that send much move their messages to a further connection of the same
     login while they do, so that others of the login need not wait for them."""
-    login_cache: Annotated[float, Duration()] = 60.0
+    login_cache: Seconds = 60.0
     """A login on a shared link is trusted this long after the broker accepted it. 0 asks always."""
-    recheck: Annotated[float, Duration()] = 0.0
+    recheck: Seconds = 0.0
     """How often the broker is asked again whether a session's login, and what it consumes, are still allowed. What is
     not ends with an ERROR. 0: never, as with the plugin, and RabbitMQ goes on delivering."""
     default_topic_exchange: EncodedText = b"amq.topic"
@@ -178,12 +178,12 @@ class VirtualHostSettings(MergeableModel):
     subscription_queues: Literal["auto", "shared", "exclusive"] = "auto"
     """Whether the queue of a /topic or /exchange subscription that is not durable belongs to its session alone. auto:
     from RabbitMQ 4.3 on, as its plugin does."""
-    default_nack_requeue: Annotated[bool, Switch()] = True
+    default_nack_requeue: Flag = True
     """Whether a NACK without a requeue header puts the message back into its queue."""
-    nack_counts: Annotated[bool, Switch()] = False
+    nack_counts: Flag = False
     """Whether a NACK that puts a message back counts toward the delivery-limit of a quorum queue with RabbitMQ 4.3 and
     later, too, so that a message that clients refuse again and again is dead-lettered. Before 4.3 it always counts."""
-    max_frame_size: Annotated[int, Size()] = 4 << 20
+    max_frame_size: Bytes = 4 << 20
     """The largest frame that a logged-in client may send: headers and body."""
     heart_beat_grace: Annotated[float, Factor(least=1, most=100)] = 2.0
     """How many heart-beat intervals a client may be silent. It is closed then, or up to half as long again later."""
@@ -194,7 +194,7 @@ class VirtualHostSettings(MergeableModel):
     unsubscribe_deletes: Literal["named", "own"] = "named"
     """Which queue a durable UNSUBSCRIBE of a /topic deletes. named: the one that its own headers name, as with the
     plugin, even if it belongs to another client. own: that of the subscription. With compatibility: next it is own."""
-    hide_server_info: Annotated[bool, Switch()] = False
+    hide_server_info: Flag = False
     """Leave the server header out of CONNECTED."""
     server_header: ServerHeader | None = None
     """The server header of CONNECTED. null: RabbitMQ/<version of the broker> stomp-gateway/<version>."""
@@ -209,22 +209,22 @@ class VirtualHostSettings(MergeableModel):
     prefetch)."""
     transactions: TransactionLimits = Field(default_factory=TransactionLimits)
     """Bounds of the transactions that one client may hold open."""
-    client_buffer: Annotated[int, Size()] = 1 << 20
+    client_buffer: Bytes = 1 << 20
     """Bytes waiting to be written to a client; above it a pausable link pauses."""
-    slow_consumer_timeout: Annotated[float, Duration(zero=False)] = 60.0
+    slow_consumer_timeout: SecondsAboveZero = 60.0
     """A client whose buffer stays full this long is closed."""
     prefetch: Prefetch = Field(default_factory=Prefetch)
     """Unacknowledged messages that a subscription may have in hand."""
     queue_arguments: tuple[QueueArguments, ...] = ()
     """Arguments for queues that clients' frames declare, by destination."""
-    selectors: Annotated[bool, Switch()] = False
+    selectors: Flag = False
     """Whether the selector header of a SUBSCRIBE to /topic or /exchange selects the messages that the client gets.
     false: it is ignored, as with the plugin."""
     on_queue_conflict: Literal["error", "use_existing"] = "error"
     """When a queue exists with other properties than a client asks for. use_existing takes it as it is."""
     on_send_error: OnSendError = Field(default_factory=OnSendError)
     """Whether a session ends when the broker refuses what it sends, or when a SEND is larger than max_frame_size."""
-    hold_sends_for: Annotated[float, Duration(zero=False)] | None = None
+    hold_sends_for: SecondsAboveZero | None = None
     """How long a client waits while the broker takes no messages. Then its SENDs are answered with an ERROR until the
     broker takes messages again. null: it waits for as long as that takes."""
     topic_slashes: Literal["error", "dots", "dots_and_back"] = "error"
@@ -234,7 +234,7 @@ class VirtualHostSettings(MergeableModel):
     """Who may send to and subscribe to what, and what other destination is meant by one."""
     limits: Limits = Field(default_factory=Limits)
     """Sessions and rates, by user and by address."""
-    token_renewal: Annotated[bool, Switch()] | None = None
+    token_renewal: Flag | None = None
     """Passcodes are OAuth 2 tokens: a client may renew its own with the extension frame TOKEN, and its session ends
     with it. null: where the broker ends connections whose token has expired, as RabbitMQ does from 4.3 on."""
     journal: JournalSettings = Field(default_factory=JournalSettings)
