@@ -98,7 +98,7 @@ def _by_one(counts: Mapping[str, int]) -> Counts:
     return {(name,): count for name, count in counts.items()}
 
 
-class _GatewayFamilies:
+class GatewayFamilies:
     """Everything that a gateway knows of itself, as of one moment."""
 
     def __init__(self, gateway: Gateway, readiness: Readiness, snapshot: StatsSnapshot) -> None:
@@ -309,7 +309,7 @@ class Metrics:
     async def families(self, readiness: Readiness) -> list[Metric]:
         """All metric families. The readiness is as of now."""
         snapshot = await StatsSnapshot(self._gateway).take()
-        return [*_GatewayFamilies(self._gateway, readiness, snapshot).all(), *self._process.collect()]
+        return [*GatewayFamilies(self._gateway, readiness, snapshot).all(), *self._process.collect()]
 
 
 class _Fixed(Collector):

@@ -9,9 +9,11 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from prometheus_client.metrics_core import Metric
 
-from gateway.admin.metrics import GatewayCollector
+from gateway.admin.metrics import GatewayFamilies
+from gateway.admin.overview import StatsSnapshot
 from gateway.config.loader import parse
 from gateway.server.process.gateway import Gateway
+from gateway.server.process.readiness import Readiness
 
 _SAMPLES = {
     "counter": ("_total",),
@@ -38,7 +40,8 @@ def exposed(directory: Path) -> dict[str, set[str]]:
     GCCollector(registry=registry)
     gateway = Gateway(parse("", directory=directory, name="gateway.yaml", environment={}))
     samples: dict[str, set[str]] = {}
-    for family in (*registry.collect(), *GatewayCollector(gateway).collect()):
+    own = GatewayFamilies(gateway, Readiness(), StatsSnapshot(gateway)).all()
+    for family in (*registry.collect(), *own):
         for suffix in _SAMPLES.get(family.type, ("",)):
             samples[family.name + suffix] = _labels(family) | ({"le"} if suffix == "_bucket" else set())
     return samples

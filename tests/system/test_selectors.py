@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.admin.metrics import GatewayCollector
+from gateway.admin.metrics import Metrics
 from gateway.parity.amqp_broker import AmqpBroker
 from gateway.server.process.gateway import Gateway
+from gateway.server.process.readiness import Readiness
 from gateway.session.destinations import durable_queue_name
 from tests.support.deadline import until, within
 from tests.support.gateway import gateway_here, parsed
@@ -19,9 +20,7 @@ SELECTORS = {"selectors": True}
 
 async def filtered(gateway: Gateway) -> int:
     """Messages that selectors have kept from clients, as the metric has it."""
-    collector = GatewayCollector(gateway)
-    await collector.snapshot.take()
-    families = {family.name: family for family in collector.collect()}
+    families = {family.name: family for family in await Metrics(gateway).families(Readiness())}
     return int(sum(sample.value for sample in families["stomp_gateway_messages_filtered"].samples))
 
 
