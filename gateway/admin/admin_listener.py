@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from gateway import commit
-from gateway.config.addresses import ListenAddress, SocketAddress, UnixAddress
+from gateway.config.addresses import SocketAddress, UnixAddress
 from gateway.config.listener_settings import AdminSettings, Listener
 from gateway.config.model import GatewayConfig
 from gateway.config.tls_settings import ListenerTls
@@ -54,7 +54,6 @@ class AdminListener(Service[Served]):
         self._make_view = make_view
         # Address and file are those of the start; everything else follows reloads of the configuration.
         self._settings = self._first = settings
-        self._address = settings.address
         self._listener: OpenListener | None = None
         self._http: AdminHttpServer | None = None
         self._guesses: Guesses | None = None
@@ -67,7 +66,7 @@ class AdminListener(Service[Served]):
             ListenError: the address cannot be taken, and the configuration names it. If it is the default address,
                 the gateway starts without an admin listener.
         """
-        address = self._address
+        address = self._first.address
         if address is None:
             return
         self._contexts = gateway.tls_contexts
@@ -80,8 +79,8 @@ class AdminListener(Service[Served]):
         view = await view_of(gateway) if self._make_view is None else self._make_view(gateway)
         http: AdminHttpServer = module.AdminHttpServer(view, self._settings, guesses)
         self._guesses = guesses
-        settings = self._listener_settings(address, self._settings)
-        listener = OpenListener(settings, http.connection, gateway.tls_contexts, lock_outs=guesses.lock_outs)
+        listener_settings = self._listener_settings(self._settings)
+        listener = OpenListener(listener_settings, http.connection, gateway.tls_contexts, lock_outs=guesses.lock_outs)
         await http.start()
         self._http = http
         try:
@@ -108,9 +107,9 @@ class AdminListener(Service[Served]):
         Raises:
             GatewayError: it cannot be used.
         """
-        if self._contexts is None or self._address is None:
+        if self._contexts is None:
             return None
-        settings = self._listener_settings(self._address, config.admin)
+        settings = self._listener_settings(config.admin)
         if self._listener is not None:
             self._listener.permit(settings)
         return self._contexts.prepare([settings.tls])
@@ -122,19 +121,19 @@ class AdminListener(Service[Served]):
             self._guesses.configure(config.failed_logins)
         if self._http is not None:
             self._http.use(config.admin)
-        if self._listener is not None and self._http is not None and self._address is not None:
-            self._listener.change(self._listener_settings(self._address, config.admin), self._http.connection)
+            if self._listener is not None:
+                self._listener.change(self._listener_settings(config.admin), self._http.connection)
         return {
             f"admin.{key}": "none" if self._listener is None else str(getattr(self._first, key))
             for key in KEPT_UNTIL_RESTART["admin"]
             if getattr(config.admin, key) != getattr(self._first, key)
         }
 
-    def _listener_settings(self, address: ListenAddress, settings: AdminSettings) -> Listener:
+    def _listener_settings(self, settings: AdminSettings) -> Listener:
         """The settings of a listener for STOMP clients, so that it withstands the same attacks."""
         tls = settings.tls
         return Listener(
-            websocket=address,
+            websocket=self._first.address,
             socket_mode=self._first.socket_mode,
             socket_group=self._first.socket_group,
             tls=None if tls is None else ListenerTls.model_construct(**dict(tls)),

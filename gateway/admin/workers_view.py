@@ -69,18 +69,18 @@ class WorkersTraces:
     """The part of a view that is about traces: those that run in the workers of a supervisor."""
 
     def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
+        self.gateway = supervisor
         self._traces: dict[str, _WorkersTrace] = {}
 
     async def trace_begin(self, name: str, target: TraceTarget, seconds: float) -> int:
         """See `GatewayView`."""
         trace = _WorkersTrace(target, asyncio.get_running_loop().time() + seconds)
         self._traces[name] = trace
-        return await self._begin_in(name, trace, {worker.pid for worker in self._supervisor.running})
+        return await self._begin_in(name, trace, {worker.pid for worker in self.gateway.running})
 
     async def _begin_in(self, name: str, trace: _WorkersTrace, pids: set[int | None]) -> int:
         seconds = trace.until - asyncio.get_running_loop().time()
-        workers = [worker for worker in self._supervisor.running if worker.pid in pids]
+        workers = [worker for worker in self.gateway.running if worker.pid in pids]
         asked = await ask(workers, "trace_begin", name, trace.target, seconds, within=_TRACE_WITHIN)
         trace.pids |= {pid for pid, clients in asked.answers.items() if clients or trace.target.session is None}
         return sum(asked.answers.values())
@@ -88,11 +88,11 @@ class WorkersTraces:
     async def trace_take(self, name: str) -> TracePart:
         """See `GatewayView`. Workers that have started since have their part from now on."""
         trace = self._traces[name]
-        running = {worker.pid for worker in self._supervisor.running}
+        running = {worker.pid for worker in self.gateway.running}
         trace.pids &= running
         if trace.target.session is None and (new := running - trace.pids):
             await self._begin_in(name, trace, new)
-        workers = [worker for worker in self._supervisor.running if worker.pid in trace.pids]
+        workers = [worker for worker in self.gateway.running if worker.pid in trace.pids]
         parts: list[TracePart] = list((await ask(workers, "trace_take", name, within=_TRACE_WITHIN)).answers.values())
         ends = [part.end for part in parts if part.end is not None]
         has_gone = not workers and trace.target.session is not None
@@ -109,7 +109,7 @@ class WorkersTraces:
     async def trace_end(self, name: str) -> None:
         """See `GatewayView`."""
         trace = self._traces.pop(name)
-        workers = [worker for worker in self._supervisor.running if worker.pid in trace.pids]
+        workers = [worker for worker in self.gateway.running if worker.pid in trace.pids]
         await ask(workers, "trace_end", name, within=_TRACE_WITHIN)
 
 
@@ -118,7 +118,6 @@ class WorkersView(WorkersTraces):
 
     def __init__(self, supervisor: Supervisor) -> None:
         super().__init__(supervisor)
-        self.gateway = supervisor
         # The last report of each process that ever served, by its id, as long as it lives.
         self._reports: dict[int, WorkerReport] = {}
         self._past = PastWorkers()
