@@ -75,7 +75,7 @@ class BrokerFixture:
         elif match := re.fullmatch(r"name (\w+) the queue of durable subscription (\S*) (\S+)", sentence):
             queue = subscription_queue(match[2], match[3])
             self._queues.add(queue)
-            self._state.learn({match[1]: queue.encode("ascii")})
+            self._state.scope |= {match[1]: queue.encode("ascii")}
         else:
             raise self._state.mismatch(f"not something to do at the broker: {sentence}", is_answer=False)
 
@@ -129,7 +129,7 @@ class BrokerFixture:
             raise self._state.mismatch(f"there is no message in {queue}")
         self._record("B<", f"message from {queue}", message)
         length = (b"content-length:%d" % len(message.body),) if message.body else ()
-        self._state.learn(self._state.match(expected, ServerFrame(b"", (*message.lines, *length), message.body)))
+        self._state.scope |= self._state.match(expected, ServerFrame(b"", (*message.lines, *length), message.body))
 
     def _message(self, template: FrameTemplate) -> BrokerMessage:
         lines = tuple(render(line, self._state.scope) for line in template.headers)

@@ -70,12 +70,7 @@ class PlayState:
 
     def begin(self, step: Step) -> None:
         """Make a step the current one."""
-        self.step = step
-        self.recording.begin_step(step.line)
-
-    def learn(self, values: Scope) -> None:
-        """Keep the values that placeholders got."""
-        self.scope |= values
+        self.step, self.recording.line = step, step.line
 
     def match(self, expected: FrameTemplate, frame: ServerFrame) -> Scope:
         """Return the values that placeholders get from a frame. Raises MismatchError if it does not match."""

@@ -118,7 +118,7 @@ class _Player:
                 self._state.begin(step)
                 self._probes = 0
                 await self._play_step(step)
-        self._state.recording.begin_step(0)
+        self._state.recording.line = 0
         for client, logged_in in list(self._logged_in.items()):
             await (self._probe(client) if logged_in else self._probe_not_logged_in(client))
 
@@ -151,12 +151,12 @@ class _Player:
         await self._peer.send(client, data)
 
     async def _log_in(self, step: steps.LogIn) -> None:
-        self._state.learn({"version": step.version.encode("ascii")})
+        self._state.scope |= {"version": step.version.encode("ascii")}
         await self._send_text(step.client, _CONNECT)
         hides_server = self._state.transcript.setup == "configured"
         headers = _CONNECTED if hides_server else (*_CONNECTED, "server:{*}")
         values = await self._receive_frame(step.client, FrameTemplate("CONNECTED", headers, ""))
-        self._state.learn({f"{step.client}.session": values["client_session"]})
+        self._state.scope |= {f"{step.client}.session": values["client_session"]}
 
     async def _hang_up(self, step: steps.HangUp) -> None:
         self._state.recording.add(RecordedEvent(f"{step.client}>", "(hangs up)"))
@@ -167,7 +167,7 @@ class _Player:
 
     async def _expect_frame(self, step: steps.ExpectFrame) -> None:
         if not step.any_number:
-            self._state.learn(await self._receive_frame(step.client, step.frame))
+            self._state.scope |= await self._receive_frame(step.client, step.frame)
             return
         with self._state.recording.group(EventOrder.ANY_NUMBER):
             while True:
@@ -192,7 +192,7 @@ class _Player:
         for expect in missing:
             match = FrameMatch(expect.frame, frame, self._state.scope)
             if expect.client == client and not match.differences:
-                self._state.learn(match.values)
+                self._state.scope |= match.values
                 return expect
         expected = [format_expected(expect.frame, self._state.scope) for expect in missing]
         raise self._state.mismatch("expected, in any order", *expected, "got", format_received(frame))
@@ -248,7 +248,7 @@ class _Player:
     async def _probe(self, client: str) -> None:
         for command in ("BEGIN", "ABORT"):
             self._probes += 1
-            self._state.learn({"probe": b"probe-%d-%d" % (self._state.recording.line, self._probes)})
+            self._state.scope |= {"probe": b"probe-%d-%d" % (self._state.recording.line, self._probes)}
             await self._send_text(client, command + "\ntransaction:probe\nreceipt:{probe}")
             await self._receive_frame(client, _PROBE_ANSWER)
 

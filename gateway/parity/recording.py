@@ -90,12 +90,8 @@ class Recording:
         self.run = run
         self.groups: list[EventGroup] = []
         self.line = 0
-        """Line of the step that is played."""
+        """That of the step that is played; 0 after the last one."""
         self._order = EventOrder.EXACT
-
-    def begin_step(self, line: int) -> None:
-        """Record what follows as part of the step at this line."""
-        self.line = line
 
     def add(self, event: RecordedEvent) -> None:
         """Record an event, in a group of its own unless `group` has opened one."""
