@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 from zlib import crc32
 
 from gateway.journal.schema import Line, UseLine
@@ -16,6 +16,7 @@ MAX_TIMES: Final = 65_536
 """Delivery times of one subscription that are kept; the acknowledgement of any other delivery has no latency."""
 
 _HASH_RANGE: Final = 1 << 32
+_NO_FEATURES: Final[frozenset[str]] = frozenset()
 
 
 class Sampler:
@@ -34,9 +35,6 @@ class Sampler:
     def takes(self, message: int) -> bool:
         """Whether the message with this number (in the session), or this delivery tag, is written."""
         return crc32(message.to_bytes(8, "big"), self._seed) < self._bound
-
-
-_NO_FEATURES: Final[frozenset[str]] = frozenset()
 
 
 class SessionLines:
@@ -105,12 +103,8 @@ class SubscriptionFields:
     has_begun: bool = False
 
 
-class DeliveryGroup(NamedTuple):
-    """Deliveries made together: the last one's tag, how many, and when, in microseconds on the journal's clock."""
-
-    last: int
-    number: int
-    at: int
+DeliveryGroup = tuple[int, int, int]
+"""Deliveries made together: the last one's tag, how many, and when, in microseconds on the journal's clock."""
 
 
 class DeliveryTimes:
@@ -129,7 +123,7 @@ class DeliveryTimes:
     def take(self, tag: int) -> list[DeliveryGroup]:
         """Remove one delivery and return it; empty if its time is not known."""
         at = self.by_tag.pop(tag, None)
-        return [] if at is None else [DeliveryGroup(tag, 1, at)]
+        return [] if at is None else [(tag, 1, at)]
 
 
 @dataclass(slots=True)
@@ -164,7 +158,7 @@ class CumulativeDeliveryTimes:
         while ranges and ranges[0].first <= tag:
             oldest = ranges[0]
             last = min(oldest.last, tag)
-            taken.append(DeliveryGroup(last, last - oldest.first + 1, oldest.at))
+            taken.append((last, last - oldest.first + 1, oldest.at))
             if last < oldest.last:
                 oldest.first = last + 1
                 break

@@ -16,7 +16,7 @@ from typing import Final, TextIO
 import msgspec
 from msgspec import Struct
 
-from gateway.journal.reading import Segment, SegmentListing, list_segments, raw_lines
+from gateway.journal.reading import Segment, list_segments, raw_lines
 from gateway.journal.schema import VERSION
 from gateway.journal.tail import EPOCH, byte_size, printable
 
@@ -156,33 +156,27 @@ class _Progress:
 def contents_of(directory: Path, progress: _Progress | None = None) -> Contents:
     """Count what is in a journal. Raises `UnreadableError` if the directory cannot be read."""
     listing = list_segments(directory)
+    writing, segments = set(listing.being_written), listing.segments
     contents = Contents(
         finished=len(listing.finished),
-        being_written=len(set(listing.being_written) - set(listing.finished)),
+        being_written=len(writing - set(listing.finished)),
         later=[str(path.relative_to(directory)) for path in listing.later],
         unknown=len(listing.unknown),
     )
+    boots: dict[tuple[str, str, str], BootStat] = {}
     try:
-        _count(listing, contents, progress)
+        for number, segment in enumerate(segments):
+            key = segment.order[:3]
+            boot = boots.setdefault(key, BootStat(*key))
+            boot.being_written |= segment in writing
+            if progress:
+                progress.at(number, len(segments), contents.size)
+            _count_segment(segment, boot, contents)
     finally:
         if progress:
             progress.end()
+    contents.boots = sorted(boots.values(), key=lambda each: (each.first_us or 0, each.node, each.boot))
     return contents
-
-
-def _count(listing: SegmentListing, contents: Contents, progress: _Progress | None) -> None:
-    writing, segments = set(listing.being_written), listing.segments
-    boot: BootStat | None = None
-    for number, segment in enumerate(segments):
-        name = segment.name
-        if boot is None or (boot.impl, boot.node, boot.boot) != (name.impl, name.node, name.boot):
-            boot = BootStat(name.impl, name.node, name.boot)
-            contents.boots.append(boot)
-        boot.being_written |= segment in writing
-        if progress:
-            progress.at(number, len(segments), contents.size)
-        _count_segment(segment, boot, contents)
-    contents.boots.sort(key=lambda each: (each.first_us or 0, each.node, each.boot))
 
 
 def _count_segment(segment: Segment, boot: BootStat, contents: Contents) -> None:

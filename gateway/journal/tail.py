@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
-from itertools import count, groupby, islice
+from itertools import chain, groupby, islice
 from math import inf
 from pathlib import Path
 from typing import Final, get_args
@@ -105,6 +105,18 @@ class _SegmentPart:
     end: int
     last: float
 
+    def backwards(self) -> Iterator[JournalEntry]:
+        """Its lines, the last one first."""
+        opened = self.segment.open()
+        if opened is None:
+            return
+        t = 0 if self.last == inf else int(self.last)
+        with opened[0] as file:
+            for raw in raw_lines_backwards(file, self.end):
+                line = decode(raw)
+                t = line.t if isinstance(line, ParsedLine) else t
+                yield JournalEntry(self.segment, raw, line, t)
+
 
 def last_entries(
     directory: Path, lines: int, wanted: Callable[[JournalEntry], bool], follower: Follower
@@ -113,7 +125,7 @@ def last_entries(
 
     Raises `UnreadableError` if the directory cannot be read.
     """
-    kept = _LastEntries(lines, wanted)
+    kept: list[JournalEntry] = []  # the last one first
     is_complete = lines == 0
     by_day = groupby(sorted(list_segments(directory).segments, key=_day, reverse=True), key=_day)
     for _, segments in by_day:
@@ -121,9 +133,17 @@ def last_entries(
             _skip(segments, follower)
             continue
         parts = [part for segment in segments if (part := _part(segment, follower))]
+        before = kept
+        # The number decides if a boot's segment ends and the next one begins in the same microsecond.
+        for part in sorted(parts, key=lambda each: (each.last, each.segment.name.number), reverse=True):
+            if len(kept) == lines and part.last < kept[-1].t:
+                break  # all further segments are older than what is kept
+            entries = islice(filter(wanted, part.backwards()), lines)
+            # Of lines of one moment, it leaves those first that were read first.
+            kept = heapq.nlargest(lines, chain(kept, entries), key=lambda entry: entry.t)
         # A day's segments may hold lines of the next day, so one day that adds no line must be read before stopping.
-        is_complete = not kept.take(parts) and kept.is_full
-    return kept.by_time()
+        is_complete = len(kept) == lines and kept == before
+    return kept[::-1]
 
 
 def _day(segment: Segment) -> str:
@@ -149,60 +169,6 @@ def _part(segment: Segment, follower: Follower) -> _SegmentPart | None:
         last = next((line.t for line in parsed if isinstance(line, ParsedLine)), inf)
     follower.skip(segment, end, finished=finished)
     return _SegmentPart(segment, end, last)
-
-
-class _LastEntries:
-    """Keeps the last ``lines`` wanted lines of the segments that it reads."""
-
-    def __init__(self, lines: int, wanted: Callable[[JournalEntry], bool]) -> None:
-        self._lines = lines
-        self._wanted = wanted
-        # A heap by time. The second number keeps the order of a boot's lines, which are read backwards.
-        self._kept: list[tuple[int, int, JournalEntry]] = []
-        self._order = count(0, -1)
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._kept) == self._lines
-
-    def by_time(self) -> list[JournalEntry]:
-        return [entry for _, _, entry in sorted(self._kept, key=lambda each: each[:2])]
-
-    def take(self, parts: Iterable[_SegmentPart]) -> bool:
-        """Read some segments, and return whether any of their lines was kept."""
-        taken = False
-        # The number decides if a boot's segment ends and the next one begins in the same microsecond.
-        for part in sorted(parts, key=lambda each: (each.last, each.segment.name.number), reverse=True):
-            if self.is_full and part.last < self._kept[0][0]:
-                break  # all further segments are older than what is kept
-            for entry in self._backwards(part):
-                taken |= self._keep(entry)
-        return taken
-
-    def _keep(self, entry: JournalEntry) -> bool:
-        item = (entry.t, next(self._order), entry)
-        if not self.is_full:
-            heapq.heappush(self._kept, item)
-            return True
-        return heapq.heappushpop(self._kept, item) is not item
-
-    def _backwards(self, part: _SegmentPart) -> Iterator[JournalEntry]:
-        """The last wanted lines of a segment, the last one first."""
-        opened = part.segment.open()
-        if opened is None:
-            return
-        t = 0 if part.last == inf else int(part.last)
-        found = 0
-        with opened[0] as file:
-            for raw in raw_lines_backwards(file, part.end):
-                line = decode(raw)
-                t = line.t if isinstance(line, ParsedLine) else t
-                entry = JournalEntry(part.segment, raw, line, t)
-                if self._wanted(entry):
-                    found += 1
-                    yield entry
-                if found == self._lines:
-                    return
 
 
 # Lines as text.
