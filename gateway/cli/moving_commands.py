@@ -262,20 +262,20 @@ def add_tap(commands: Commands) -> None:
 
 
 def _tap(options: argparse.Namespace) -> ExitCode:
-    from gateway.server.process.logs import configure_logs  # noqa: PLC0415 - only this command needs them
+    from gateway.config.journal_settings import JournalSettings  # noqa: PLC0415 - only this command needs them
+    from gateway.server.process.logs import configure_logs  # noqa: PLC0415
     from gateway.tap.tap_server import TapSettings, run_tap  # noqa: PLC0415
 
+    journal = JournalSettings.model_construct(
+        level=options.level, node=options.node, users=options.users, peers=options.peers,
+        retain=options.retain, retain_bytes=options.retain_bytes,
+    )  # fmt: skip
     settings = TapSettings(
         listen=options.listen,
         upstream=options.upstream,
         directory=options.journal,
         impl=options.impl,
-        node=options.node,
-        by_message=options.level == "message",
-        hashes_users=options.users == "hashed",
-        peers=options.peers,
-        retain=options.retain,
-        retain_bytes=options.retain_bytes,
+        journal=journal,
         listen_tls=_listen_tls(options),
         upstream_tls=_upstream_tls(options),
     )

@@ -14,16 +14,15 @@ from typing import Final
 
 import structlog
 
-from gateway import __version__
 from gateway.config.config_files import default_journal_directory
-from gateway.config.journal_settings import AMQP, JournalSettings
+from gateway.config.journal_settings import AMQP
 from gateway.config.model import PASS_THROUGH, GatewayConfig
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import GatewayError, JournalError, StompError
 from gateway.journal import schema
-from gateway.journal.privacy import KEY_NAME, DestinationNames, UserNames, peer_name, users_key
+from gateway.journal.privacy import KEY_NAME, DestinationNames, UserNames, users_key
 from gateway.journal.recorder import Recorder
-from gateway.journal.segments import of_gateway, worker_node
+from gateway.journal.segments import worker_node
 from gateway.journal.session_recorder import VirtualHostJournal
 from gateway.journal.ship_targets import open_store
 from gateway.journal.shipper import Shipper, ShipStats, ShipTarget
@@ -47,10 +46,10 @@ _OF_WRITERS: Final = ("node", "rotate_bytes", "rotate_after", "retain", "retain_
 
 @dataclass(frozen=True, slots=True)
 class PreparedJournals:
-    """How each virtual host is journalled by a configuration, with the settings that say so, and its new writers."""
+    """How each virtual host is journalled by a configuration, and its new writers."""
 
     config: GatewayConfig
-    by_host: dict[str, tuple[JournalSettings, VirtualHostJournal]] = field(default_factory=dict)
+    by_host: dict[str, VirtualHostJournal] = field(default_factory=dict)
     writers: dict[Path, Writer] = field(default_factory=dict)
     shippers: dict[Path, Shipper] = field(default_factory=dict)
     # Directories and keys that were made for it, in this order.
@@ -73,7 +72,7 @@ class Journal:
         self._config = config
         self._writers: dict[Path, Writer] = {}
         self._shippers: dict[Path, Shipper] = {}
-        self._by_host: dict[str, tuple[JournalSettings, VirtualHostJournal]] = {}
+        self._by_host: dict[str, VirtualHostJournal] = {}
 
     @property
     def is_on(self) -> bool:
@@ -120,15 +119,13 @@ class Journal:
         return prepared
 
     def _prepare(self, prepared: PreparedJournals) -> None:
-        config, journals = prepared.config, prepared.by_host
-        for virtual_host in config.resolved_virtual_hosts():
+        for virtual_host in prepared.config.resolved_virtual_hosts():
             settings = virtual_host.journal
-            before = self._by_host.get(virtual_host.name)
-            if before is not None and before[0] == settings:
-                # It remembers destinations, and goes on with them.
-                journals[virtual_host.name] = before
-            elif settings.level != "off" and (opened := self._opened(virtual_host, prepared)) is not None:
-                journals[virtual_host.name] = settings, opened
+            journal = self._by_host.get(virtual_host.name)
+            if journal is None or journal.settings != settings:
+                journal = None if settings.level == "off" else self._opened(virtual_host, prepared)
+            if journal is not None:  # with the same settings the old one, which remembers destinations
+                prepared.by_host[virtual_host.name] = journal
 
     def use(self, prepared: PreparedJournals) -> dict[str, str]:
         """Journal new sessions by another configuration. Sessions, and directories that are open, go on as before.
@@ -145,14 +142,15 @@ class Journal:
         for shipper in prepared.shippers.values():
             shipper.start()
         in_use: dict[str, str] = {}
-        for name, (settings, journal) in journals.items():
+        for name, journal in journals.items():
             own = config.virtual_hosts[name].journal.model_fields_set
             for key in _OF_WRITERS:
-                used = getattr(journal.writer.settings, key)
-                wanted = self._node(settings) if key == "node" else getattr(settings, key)
+                used, wanted = (getattr(each, key) for each in (journal.writer.settings.journal, journal.settings))
+                if key == "node":
+                    used, wanted = node_name(used), node_name(wanted)
                 if used != wanted:
                     place = f"virtual_hosts.{name}" if key in own else "defaults"
-                    in_use[f"{place}.journal.{key}"] = of_gateway(used) if key == "node" else _as_text(used)
+                    in_use[f"{place}.journal.{key}"] = "null" if used is None else str(used)
         return in_use
 
     def announce(self) -> None:
@@ -179,30 +177,18 @@ class Journal:
                 hint="name a directory under journal in the configuration, or set its level to off",
             )  # fmt: skip
             return None
-        return VirtualHostJournal(
-            writer=writer,
-            users=UserNames(key),
-            destinations=DestinationNames(settings.destinations, settings.max_destinations),
-            by_message=settings.level == "message",
-            share=settings.sample,
-            peers=settings.peers,
-            header_values=settings.header_values,
-            correlate=settings.correlate,
-        )
-
-    def _node(self, settings: JournalSettings) -> str:
-        name = node_name(settings.node)
-        return name if self._worker is None else worker_node(name, self._worker)
+        destinations = DestinationNames(settings.destinations, settings.max_destinations)
+        return VirtualHostJournal(writer, settings, UserNames(key), destinations)
 
     def _new_writer(self, virtual_host: VirtualHost, directory: Path, prepared: PreparedJournals) -> Writer:
         if directory in prepared.writers:
             return prepared.writers[directory]
         settings = virtual_host.journal
+        node = node_name(settings.node)
+        if self._worker is not None:
+            node = worker_node(node, self._worker)
         configuration = sha256(prepared.config.model_dump_json().encode()).hexdigest()[:16]
-        writer_settings = WriterSettings(
-            directory, self._node(settings), settings.rotate_bytes, settings.rotate_after, settings.retain,
-            __version__, configuration, settings.retain_bytes, settings.ship,
-        )  # fmt: skip
+        writer_settings = WriterSettings(directory, node, settings, configuration)
         shipper = None if settings.ship.to is None else Shipper(directory, _target(virtual_host))
         on_finished = (lambda: None) if shipper is None else shipper.wake
         writer = Writer(writer_settings, self.clock, os.getpid(), on_finished=on_finished)
@@ -214,8 +200,7 @@ class Journal:
 
     def _of(self, virtual_host: str | None) -> VirtualHostJournal | None:
         name = virtual_host if virtual_host in self._config.virtual_hosts else PASS_THROUGH
-        found = self._by_host.get(name or PASS_THROUGH)
-        return None if found is None else found[1]
+        return self._by_host.get(name or PASS_THROUGH)
 
     def _of_default(self) -> VirtualHostJournal | None:
         virtual_host = self._config.virtual_host(None)
@@ -230,14 +215,14 @@ class Journal:
         journal = self._of(virtual_host)
         if journal is None:
             return None
-        return Recorder(journal, session, virtual_host, connected, peer=peer_name(host, journal.peers), tls=tls)
+        return Recorder(journal, session, virtual_host, connected, peer=journal.peer(host), tls=tls)
 
     def refused(self, error: StompError, host: str) -> None:
         """Write an ERROR to a client that has not logged in, by its address, to the default virtual host's journal."""
         journal = self._of_default()
         if journal is not None:
             self.clock.tick()
-            line = schema.ErrorLine(self.clock.time, 0, schema.error_code(error), ip=peer_name(host, journal.peers))
+            line = schema.ErrorLine(self.clock.time, 0, schema.error_code(error), ip=journal.peer(host))
             journal.writer.put(line)
 
     def audit(self, code: str, user: str | None, host: str | None) -> None:
@@ -245,11 +230,11 @@ class Journal:
 
         ``host`` is the address that it came from; None if it was a signal.
         """
-        journal = self._of_default() or next((journal for _, journal in self._by_host.values()), None)
+        journal = self._of_default() or next(iter(self._by_host.values()), None)
         if journal is not None:
             self.clock.tick()
             name = None if user is None else journal.users.name(user.encode(errors="replace"))
-            ip = None if host is None else peer_name(host, journal.peers)
+            ip = None if host is None else journal.peer(host)
             journal.writer.put(schema.AuditLine(self.clock.time, 0, code, name, ip))
 
     def flush(self) -> None:
@@ -293,8 +278,3 @@ def _target(virtual_host: VirtualHost) -> ShipTarget:
     if user is None:
         raise GatewayError("shipping to amqp needs a user")
     return StreamTarget(StreamBroker.of(virtual_host, user, ship.stream), ship.stream_max_bytes, ship.stream_max_age)
-
-
-def _as_text(value: object) -> str:
-    """A value of a key, as a file writes it."""
-    return "null" if value is None else str(value)

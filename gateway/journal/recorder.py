@@ -49,8 +49,8 @@ class Recorder(SessionRecorder):
         tls: bool,
     ) -> None:  # fmt: skip
         super().__init__(journal, virtual_host, session.login or b"", session.version.decode())
-        self.header_values = tuple([name.encode() for name in journal.header_values])
-        self.stamp = self.writer.clock.stamp if journal.correlate else None
+        self.header_values = tuple([name.encode() for name in journal.settings.header_values])
+        self.stamp = self.writer.clock.stamp if journal.settings.correlate else None
         self._session = session
         # ERRORs before the login belong to no session in the journal.
         self._errors_before = session.traffic.errors_sent

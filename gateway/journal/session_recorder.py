@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from gateway.config.journal_settings import JournalSettings
 from gateway.errors import StompError
 from gateway.journal import schema
 from gateway.journal.counters import (
@@ -17,7 +18,7 @@ from gateway.journal.counters import (
     SendLog,
     SendStats,
 )
-from gateway.journal.privacy import DestinationNames, UserNames, shown
+from gateway.journal.privacy import DestinationNames, UserNames, peer_name, shown
 from gateway.journal.session_lines import SessionLines, SubscriptionFields
 from gateway.journal.writer import Writer
 from gateway.session.delivery_ledger import AckMode
@@ -44,21 +45,16 @@ _DELIVERY_COUNTERS: Final[dict[tuple[bool, bool], type[DeliveryStats | DeliveryL
 
 @dataclass(frozen=True, slots=True)
 class VirtualHostJournal:
-    """How the sessions of one virtual host are journalled.
-
-    ``by_message`` is level message, otherwise it is level session. ``share`` of the messages is written.
-    ``header_values`` are the names of headers whose values are written, and ``peers`` how addresses are. With
-    ``correlate`` messages carry the time of publishing to their delivery.
-    """
+    """How the sessions of one virtual host are journalled."""
 
     writer: Writer
+    settings: JournalSettings
     users: UserNames
     destinations: DestinationNames
-    by_message: bool
-    share: float
-    peers: str
-    header_values: tuple[str, ...]
-    correlate: bool = False
+
+    def peer(self, host: str) -> str | None:
+        """A client's address as it is shown."""
+        return peer_name(host, self.settings.peers)
 
 
 class SessionRecorder:
@@ -67,16 +63,12 @@ class SessionRecorder:
     __slots__ = ("_deliveries", "_journal", "_lines", "_sends", "_started", "_stat_at", "active", "writer")
 
     def __init__(self, journal: VirtualHostJournal, virtual_host: str, login: bytes, version: str) -> None:
-        writer = journal.writer
-        session_fields = (
-            writer.next_session(),
-            shown(virtual_host.encode(errors="replace")),
-            journal.users.name(login),
-        )
-        self.writer = writer
+        self.writer = writer = journal.writer
+        host = shown(virtual_host.encode(errors="replace"))
+        session_fields = (writer.next_session(), host, journal.users.name(login))
         self.active: list[SendStats] = []
         """The counters of SEND that have something to write."""
-        self._lines = SessionLines(writer, session_fields, version, journal.share)
+        self._lines = SessionLines(writer, session_fields, version, journal.settings.sample)
         self._journal = journal
         # By name and kind as the journal shows them: destinations of several kinds may share the name "other".
         self._sends: dict[tuple[str, str], SendStats] = {}
@@ -88,11 +80,7 @@ class SessionRecorder:
     def begin(self, connected: int, peer: str | None, heart_beat: str, *, tls: bool) -> None:
         """Write that the session began.
 
-        Args:
-            connected: when the client connected, on the journal's clock.
-            peer: its address as the journal shows it.
-            heart_beat: as agreed.
-            tls: whether the client's connection is encrypted.
+        ``connected`` is when the client connected, on the journal's clock; ``peer`` is its address as it is shown.
         """
         lines, latency = self._lines, max(0, self._started - connected)
         lines.put(schema.ConnectLine(*lines.common(), peer, tls, lines.version, heart_beat, latency))
@@ -116,8 +104,8 @@ class SessionRecorder:
         """What counts, or writes, SENDs with such headers to a destination of a kind, as the journal names kinds."""
         journal = self._journal
         name = journal.destinations.name(destination)
-        if journal.by_message:
-            given = {each: headers.get(each.encode()) for each in journal.header_values}
+        if journal.settings.level == "message":
+            given = {each: headers.get(each.encode()) for each in journal.settings.header_values}
             allowed = {each: shown(value) for each, value in given.items() if value is not None}
             persistent = read_boolean(headers.get(b"persistent")) is True
             return SendLog(self._lines, name, kind, (len(headers), persistent, is_transacted, allowed or None))
@@ -134,7 +122,8 @@ class SessionRecorder:
         self, subscription: CountedSubscription, fields: SubscriptionFields
     ) -> DeliveryStats | DeliveryLog:
         """What counts, or writes, the deliveries of a subscription, until `unsubscribed`."""
-        kind = _DELIVERY_COUNTERS[self._journal.by_message, self._journal.correlate]
+        settings = self._journal.settings
+        kind = _DELIVERY_COUNTERS[settings.level == "message", settings.correlate]
         counter = self._deliveries[subscription] = kind(self._lines, subscription, fields)
         return counter
 

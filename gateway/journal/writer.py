@@ -19,7 +19,8 @@ from typing import Final
 
 import msgspec
 
-from gateway.config.journal_settings import ShipSettings
+from gateway import __version__
+from gateway.config.journal_settings import JournalSettings
 from gateway.journal import schema
 from gateway.journal.files import Files
 from gateway.journal.segments import SegmentName, SegmentRetention
@@ -66,22 +67,15 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class WriterSettings:
-    """Where and how to write. ``gateway`` is the gateway's version, ``configuration`` a digest of its configuration.
+    """Where and how to write.
 
-    A segment holds ``rotate_bytes`` bytes or ``rotate_after`` seconds, and is kept for ``retain`` seconds, or until
-    there are more than ``retain_bytes``. ``ship`` says where finished segments are shipped. ``impl`` is what is
-    journalled: a gateway, or what a tap looks at.
+    ``configuration`` is a digest of the gateway's, ``impl`` what is journalled: a gateway, or what a tap looks at.
     """
 
     directory: Path
     node: str
-    rotate_bytes: int = 64 << 20
-    rotate_after: float = 60.0
-    retain: float = 7 * 86_400.0
-    gateway: str = ""
+    journal: JournalSettings = field(default_factory=JournalSettings)
     configuration: str = ""
-    retain_bytes: int | None = None
-    ship: ShipSettings = field(default_factory=ShipSettings)
     impl: str = "gateway"
 
 
@@ -117,9 +111,10 @@ class Writer:
         self._process = process
         self._max_pending = pending
         self._encoder = msgspec.json.Encoder()
+        journal = settings.journal
         retention = SegmentRetention(
-            settings.directory, settings.impl, settings.node, settings.retain, settings.retain_bytes,
-            ships=settings.ship.to is not None,
+            settings.directory, settings.impl, settings.node, journal.retain, journal.retain_bytes,
+            ships=journal.ship.to is not None,
         )  # fmt: skip
         # For who opens and closes the journal: it starts the thread, and tells what is not written yet.
         self.files = Files(retention, on_finished)
@@ -155,7 +150,7 @@ class Writer:
         data = self._encoder.encode_lines(lines)
         files.write(data, len(lines))
         self._segment_bytes += len(data)
-        if self._segment_bytes >= self.settings.rotate_bytes:
+        if self._segment_bytes >= self.settings.journal.rotate_bytes:
             self._finish_segment()
         else:
             self._finish_when_old()
@@ -170,15 +165,16 @@ class Writer:
             self._segments += 1
             self.files.begin(name, at)
             yield schema.OpenLine(
-                at, 0, schema.VERSION, name.node, name.boot, name.pid, name.impl, settings.gateway,
-                name.number, settings.configuration,
+                at, 0, schema.VERSION, name.node, name.boot, name.pid, name.impl, __version__, name.number,
+                settings.configuration,
             )  # fmt: skip
         if self._unreported:
             unreported, self._unreported = self._unreported, 0
             yield schema.DropLine(at, 0, unreported)
 
     def _finish_when_old(self) -> None:
-        if self._begun is not None and self.clock.now - self._begun >= self.settings.rotate_after * _MICROSECONDS:
+        rotate_after = self.settings.journal.rotate_after * _MICROSECONDS
+        if self._begun is not None and self.clock.now - self._begun >= rotate_after:
             self._finish_segment()
 
     def _finish_segment(self) -> None:

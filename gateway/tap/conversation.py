@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.journal.privacy import peer_name, shown
+from gateway.journal.privacy import shown
 from gateway.journal.session_recorder import SessionRecorder
 from gateway.stomp.frame_scanner import FrameScanner, ScannedFrame, UnreadableStreamError
 from gateway.stomp.headers import trim_values
@@ -143,7 +143,7 @@ class Conversation:
         host, journal = self._connect.get(b"host", b"/"), self._journal.virtual_host
         recorder = SessionRecorder(journal, shown(host), self._connect.get(b"login", b""), shown(version))
         heart_beat = shown(headers.get(b"heart-beat", b"0,0"))
-        recorder.begin(self._connected_at, peer_name(self._host, journal.peers), heart_beat, tls=self._tls)
+        recorder.begin(self._connected_at, journal.peer(self._host), heart_beat, tls=self._tls)
         session = self._session = TappedSession(self._journal, recorder, headers.get(b"session", b""))
         for rule in self._connect_rules:
             session.used(rule)

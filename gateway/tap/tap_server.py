@@ -13,8 +13,8 @@ from typing import Final
 
 import structlog
 
-from gateway import __version__
 from gateway.config.addresses import SocketAddress
+from gateway.config.journal_settings import JournalSettings
 from gateway.errors import JournalError, ListenError
 from gateway.journal.journal import node_name
 from gateway.journal.privacy import DestinationNames, UserNames, users_key
@@ -40,22 +40,13 @@ _STOP_WITHIN: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class TapSettings:
-    """The settings of a tap, from its command line.
-
-    Finished segments are kept for ``retain`` seconds, or until there are more than ``retain_bytes``. ``listen_tls`` and
-    ``upstream_tls`` are None without TLS on that side.
-    """
+    """The settings of a tap, from its command line. ``listen_tls`` and ``upstream_tls`` are None without TLS there."""
 
     listen: SocketAddress
     upstream: SocketAddress
     directory: Path
     impl: str
-    node: str | None = None
-    by_message: bool = False
-    hashes_users: bool = False
-    peers: str = "full"
-    retain: float = 7 * 86_400.0
-    retain_bytes: int | None = None
+    journal: JournalSettings
     listen_tls: ssl.SSLContext | None = field(default=None, repr=False)
     upstream_tls: ssl.SSLContext | None = field(default=None, repr=False)
 
@@ -67,20 +58,16 @@ def open_journal(settings: TapSettings) -> TapJournal:
         JournalError: it cannot be used.
         JournalKeyError: the key to hash logins with cannot be used.
     """
-    writer_settings = WriterSettings(
-        settings.directory, node_name(settings.node), retain=settings.retain, gateway=__version__,
-        retain_bytes=settings.retain_bytes, impl=settings.impl,
-    )  # fmt: skip
+    node = node_name(settings.journal.node)
+    writer_settings = WriterSettings(settings.directory, node, settings.journal, impl=settings.impl)
     writer = Writer(writer_settings, Clock(), os.getpid())
     try:
         writer.files.probe()
-        key = users_key(settings.directory, None) if settings.hashes_users else None
+        key = users_key(settings.directory, None) if settings.journal.users == "hashed" else None
     except OSError as error:
         raise JournalError(str(settings.directory), error.strerror or str(error)) from error
     writer.files.start()
-    journal = VirtualHostJournal(
-        writer, UserNames(key), DestinationNames(), settings.by_message, 1.0, settings.peers, ()
-    )
+    journal = VirtualHostJournal(writer, settings.journal, UserNames(key), DestinationNames())
     return TapJournal(journal, is_plugin=settings.impl == "plugin")
 
 

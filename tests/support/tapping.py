@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.config.addresses import SocketAddress
+from gateway.config.journal_settings import JournalSettings
 from gateway.tap.tap_server import TapServer, TapSettings, open_journal
 from tests.support.gateway import Address
 
@@ -17,9 +18,9 @@ from tests.support.gateway import Address
 @asynccontextmanager
 async def tapping(upstream: Address, folder: Path, **settings: Any) -> AsyncIterator[TapServer]:  # noqa: ANN401
     """A tap in front of a server."""
-    there = TapSettings(
-        SocketAddress("127.0.0.1", 0), SocketAddress(*upstream), folder, "plugin", by_message=True, **settings
-    )
+    contexts = {name: settings.pop(name) for name in ("listen_tls", "upstream_tls") if name in settings}
+    journal = JournalSettings(level="message", **settings)
+    there = TapSettings(SocketAddress("127.0.0.1", 0), SocketAddress(*upstream), folder, "plugin", journal, **contexts)
     tap = TapServer(there, open_journal(there))
     await tap.start()
     try:

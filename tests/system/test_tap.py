@@ -259,7 +259,7 @@ async def test_the_journal_says_what_stomp_py_did(plugin_address: Address, tmp_p
             waited()
         connection.disconnect(receipt="bye")
 
-    async with tapping(plugin_address, tmp_path, hashes_users=True, peers="none") as tap:
+    async with tapping(plugin_address, tmp_path, users="hashed", peers="none") as tap:
         await asyncio.to_thread(converse, tap.addresses[0])
         await until(_open(tap), lambda number: number == 0)
     lines = journal(tmp_path)

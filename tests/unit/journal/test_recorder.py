@@ -10,13 +10,14 @@ import pytest
 from pamqp import header
 
 from gateway.amqp import properties as amqp
+from gateway.config.journal_settings import JournalSettings
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason
 from gateway.journal.histogram import bucket_of
 from gateway.journal.privacy import DestinationNames, UserNames
 from gateway.journal.recorder import Recorder
 from gateway.journal.schema import Line
-from gateway.journal.session_lines import MAX_TIMES, CumulativeDeliveryTimes, DeliveryGroup
+from gateway.journal.session_lines import MAX_TIMES, CumulativeDeliveryTimes
 from gateway.journal.session_recorder import VirtualHostJournal
 from gateway.journal.writer import Clock, Writer
 from gateway.pieces import joined
@@ -73,8 +74,8 @@ class JournalledSession:
         self.writer = RecordingWriter()
         self.play = Playbook(VirtualHost(name="/", selectors=True, compatibility=compatibility))
         writer, destinations = cast(Writer, self.writer), DestinationNames((), max_destinations)
-        users, by_message = UserNames(None), level == "message"
-        journal = VirtualHostJournal(writer, users, destinations, by_message, 1.0, "full", (), correlate)
+        settings = JournalSettings.model_validate({"level": level, "correlate": correlate})
+        journal = VirtualHostJournal(writer, settings, UserNames(None), destinations)
         session = self.play.session
 
         def observe() -> Recorder:
@@ -389,9 +390,9 @@ def test_acknowledging_behind_many_costs_no_more_than_what_it_acknowledges() -> 
     for tag in range(1, 60_001):
         runs.note(tag, tag)
     taken = runs.take(59_999)
-    assert [delivered.last for delivered in taken] == list(range(1, 60_000))
+    assert [last for last, _, _ in taken] == list(range(1, 60_000))
     assert runs.take(59_999) == []
-    assert runs.take(60_000) == [DeliveryGroup(60_000, 1, 60_000)]
+    assert runs.take(60_000) == [(60_000, 1, 60_000)]
 
 
 def test_delivery_times_are_bounded_and_the_rest_is_acknowledged_without_a_latency(

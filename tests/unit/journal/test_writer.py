@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from gateway.config.journal_settings import JournalSettings
 from gateway.journal import files as files_module
 from gateway.journal import writer as writer_module
 from gateway.journal.files import recover
@@ -51,8 +52,8 @@ def writer_in(
     rotate_bytes: int = 1 << 26,
     rotate_after: float = 60.0,
 ) -> Writer:
-    settings = WriterSettings(directory, "node-1", rotate_bytes, rotate_after)
-    found = Writer(settings, clock, os.getpid(), pending)
+    settings = JournalSettings(rotate_bytes=rotate_bytes, rotate_after=rotate_after)
+    found = Writer(WriterSettings(directory, "node-1", settings), clock, os.getpid(), pending)
     found.files.probe()
     found.files.start()
     return found

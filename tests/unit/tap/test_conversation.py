@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.config.journal_settings import JournalSettings
 from gateway.journal.privacy import DestinationNames, UserNames
 from gateway.journal.session_recorder import VirtualHostJournal
 from gateway.journal.writer import Clock, Writer, WriterSettings
@@ -42,7 +43,8 @@ class Talk:
     def __post_init__(self) -> None:
         self.clock = _StandingClock()
         self.writer = Writer(WriterSettings(self.folder, "node", impl=self.impl), self.clock, 1)
-        host = VirtualHostJournal(self.writer, UserNames(None), DestinationNames(), self.by_message, 1.0, "full", ())
+        settings = JournalSettings(level="message" if self.by_message else "session")
+        host = VirtualHostJournal(self.writer, settings, UserNames(None), DestinationNames())
         journal = TapJournal(host, is_plugin=self.impl == "plugin")
         self.heard = Conversation(
             journal, "192.0.2.1", tls=False, note=lambda whose, reason: self.notes.append((whose, reason))
