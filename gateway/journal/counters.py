@@ -1,9 +1,9 @@
-"""What a session calls for each message while it is journalled: one counter per kind of SEND, one per subscription.
+"""The counters that a journalled session calls for each message: one per kind of SEND, one per subscription.
 
 At level session the counters count: `SendStats` and `DeliveryStats` make a `StatLine` of what happened since the last
 one. At level message they write: `SendLog` and `DeliveryLog` append a line for each message, confirm and
 acknowledgement. With ``journal.correlate`` deliveries also know when their messages were published. The clocks of two
-gateways may differ: a message that seems to be delivered before it was published has waited for nothing.
+gateways may differ: a message that seems to be delivered before it was published has a wait of 0.
 
 HOT: ``sent``, ``confirmed``, ``delivered`` and ``settled`` are called for each message. ``make bench-journal`` measures
 their cost.
@@ -30,7 +30,7 @@ class CountedSubscription(Protocol):
 
     @property
     def stats(self) -> TrafficCounter:
-        """What it has counted so far, as a copy."""
+        """A copy of its counts so far."""
 
 
 # Level session.
@@ -79,7 +79,7 @@ class SendStats:
         self._active.append(self)
 
     def take(self) -> StatLine | None:
-        """What was counted since the last call."""
+        """The counts since the last call; None if there are none."""
         latencies = self._latencies.take()
         counts = {
             "send": self._sent,
@@ -137,7 +137,7 @@ class DeliveryStats:
         self._times = delivery_times(self._subscription.mode)
 
     def take(self) -> StatLine | None:
-        """What was counted since the last call."""
+        """The counts since the last call; None if there are none."""
         stats = self._subscription.stats
         new, self._before = stats.since(self._before), stats
         counts = {"dlv": new.delivered, "dlv_bytes": new.delivered_bytes, "redelivered": new.redelivered}
@@ -338,7 +338,7 @@ class CorrelatedDeliveryStats(DeliveryStats):
             super().lost(last_tag, outstanding)
 
     def take(self) -> StatLine | None:
-        """What was counted since the last call."""
+        """The counts since the last call; None if there are none."""
         line, waits = super().take(), self._waits.take()
         if line is not None and waits:
             line.h = {**{f"queue:{bucket}": count for bucket, count in waits.items()}, **(line.h or {})}

@@ -41,7 +41,7 @@ _RETRY: Final = 1.0
 CLEAN_INTERVAL: Final = 600.0
 """Seconds between two searches for segments that are old, or that dead processes left open."""
 
-# Seconds after which an open segment of another node counts as left behind.
+# Seconds without a write after which an open segment of another node counts as abandoned.
 _ABANDONED: Final = 3600.0
 
 
@@ -56,7 +56,7 @@ class _SegmentFile:
         self._file = file
 
     def _opened(self) -> int | None:
-        """The open file; None if another gateway that starts took it for one left behind, and recovers it."""
+        """The open file; None if another gateway, which is starting, takes it for an abandoned one and recovers it."""
         make_directory(self._path.parent)
         # An attempt that fails must close the file, because its lock would keep all further attempts out.
         with contextlib.ExitStack() as on_failure:
@@ -206,8 +206,9 @@ class Files:
             self._segment.finish()
             self._segment = None
             self._on_finished()
-            with contextlib.suppress(OSError):
-                self.retention.segment_finished()
+            if self.retention.retain_bytes is not None:  # what is too old can wait
+                with contextlib.suppress(OSError):
+                    self.retention.apply()
 
     def _clean(self) -> None:
         """Recover what other processes left open and delete this node's old segments, every ten minutes."""
@@ -278,8 +279,7 @@ def _opened_to_finish(path: Path) -> BinaryIO:
 def lock(file: int) -> bool | None:
     """Lock an open file until it is closed, or its process ends.
 
-    Returns:
-        False if another one has locked it, None if this file system has no locks.
+    Returns False if another one has locked it, None if this file system has no locks.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -96,15 +96,13 @@ class Journal:
 
     @property
     def shipping(self) -> ShipStats:
-        """What all directories have shipped, and what they have still to ship."""
+        """The sum of what all directories have shipped, and of what they have still to ship."""
         return sum((shipper.stats for shipper in self._shippers.values()), ShipStats())
 
     def start(self) -> None:
         """Open every virtual host's journal.
 
-        Raises:
-            JournalError: a configured directory cannot be used.
-            JournalKeyError: the key that logins are hashed with cannot be used.
+        Raises `JournalError` or `JournalKeyError` if a configured directory, or the key of logins, cannot be used.
         """
         self.use(self.prepare(self._config))
 
@@ -130,8 +128,7 @@ class Journal:
     def use(self, prepared: PreparedJournals) -> dict[str, str]:
         """Journal new sessions by another configuration. Sessions, and directories that are open, go on as before.
 
-        Returns:
-            Keys that wait for a restart, each with the value that stays in use.
+        Returns the keys that wait for a restart, each with the value that stays in use.
         """
         config, journals = prepared.config, prepared.by_host
         self._config, self._by_host = config, journals

@@ -42,9 +42,9 @@ _HASH_SIZE: Final = 8
 _REMEMBERED_PEERS: Final = 1024
 _PREFIXES: Final = {4: 24, 6: 48}
 
-# What the names of destinations may take that are cached: about 4096 of them.
+# Bytes of the cached names of destinations: room for about 4096 of them.
 _MOST_CACHED_BYTES: Final = 1 << 20
-# What an entry takes beside its texts.
+# Bytes of an entry besides its texts.
 _ENTRY: Final = 180
 
 # Characters of a client's text in one line.
@@ -68,7 +68,7 @@ class DestinationNames:
         self._most = most
         self._known: set[str] = set()
         # Destinations that come once, such as those of replies, do not take the place of others.
-        self._cache = BlockCache[str](_MOST_CACHED_BYTES, _size_of_name)
+        self._cache = BlockCache[str](_MOST_CACHED_BYTES, lambda destination: _ENTRY + 2 * len(destination))
 
     def name(self, destination: bytes) -> str:
         """The name under which a destination is counted."""
@@ -113,9 +113,7 @@ class UserNames:
 def users_key(directory: Path, given: Path | None) -> bytes:
     """The key that logins are hashed with: from the given file, else one that is made in the journal's directory.
 
-    Raises:
-        OSError: the key cannot be made.
-        JournalKeyError: it cannot be read, or is too short to be a secret.
+    Raises `OSError` if it cannot be made, `JournalKeyError` if it cannot be read or is too short to be a secret.
     """
     path = directory / KEY_NAME if given is None else given
     if given is None and not path.exists():
@@ -142,10 +140,6 @@ def _make_key(path: Path) -> None:
             path.hardlink_to(new)
     finally:
         new.unlink()
-
-
-def _size_of_name(destination: bytes) -> int:
-    return _ENTRY + 2 * len(destination)
 
 
 @lru_cache(_REMEMBERED_PEERS)

@@ -114,7 +114,7 @@ def _is_odd(path: Path) -> bool:
         mode = path.lstat().st_mode
     except OSError:  # deleted or renamed since
         return False
-    # A directory cannot be opened, so that it is reported as a segment that cannot be read.
+    # A directory is not odd: opening it fails, so it is reported as a segment that cannot be read.
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
@@ -155,10 +155,8 @@ def _list_day(day: Path, listing: SegmentListing) -> None:
 def raw_lines(file: BinaryIO, *, rest: bool, start: int = 0) -> Iterator[tuple[bytes, int]]:
     """Read lines forwards, from the one that begins at byte ``start``.
 
-    ``rest``: the bytes after the last LF are a line too, because the segment is finished.
-
-    Yields:
-        Each line without its LF, cut to `LONGEST_LINE`, and the byte at which the next one begins.
+    Yields each without its LF, cut to `LONGEST_LINE`, and the byte at which the next one begins. ``rest``: the bytes
+    after the last LF are a line too, because the segment is finished.
     """
     file.seek(start)
     position, held, held_size = start, b"", 0

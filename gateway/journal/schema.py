@@ -316,7 +316,7 @@ EVENT_WORDS: Final = {
     "conn": "connect", "sub": "subscribe", "unsub": "unsubscribe", "conf": "confirm", "dlv": "deliver", "err": "error",
     "blk": "blocked", "use": "feature", "drop": "dropped",
 }  # fmt: skip
-"""What tables call an event whose value of ``e`` is short. All others have the same name in both."""
+"""The names in tables of events whose value of ``e`` is abbreviated. All others have the same name in both."""
 
 
 class ParsedLine(Struct, gc=False):

@@ -129,7 +129,7 @@ class SegmentFile:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is being written, or was left so."""
+        """Whether it is being written, or its writer was killed."""
         return self.path.name.startswith(".")
 
 
@@ -163,11 +163,6 @@ class SegmentRetention:
     lost: int = 0
     """Segments that were deleted before they were shipped."""
 
-    def segment_finished(self) -> None:
-        """There is one more: delete what is too much now. What is too old can wait."""
-        if self.retain_bytes is not None:
-            _ = self.apply()
-
     def apply(self) -> int:
         """Delete what is too old or too much; the number of deleted segments."""
         ours = list(self._ours())
@@ -198,7 +193,7 @@ class SegmentRetention:
         return self.ships and not segment.is_shipped
 
     def _oldest(self, segments: Iterable[SegmentFile], excess: int) -> Iterator[SegmentFile]:
-        """So many that they are this many bytes together; those that are needed come last."""
+        """The oldest ones, up to this many bytes in total; those that are still needed come last."""
         for segment in sorted(segments, key=lambda each: (self._needs(each), each.written_at, each.path)):
             if excess <= 0:
                 return

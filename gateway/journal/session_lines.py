@@ -167,5 +167,5 @@ class CumulativeDeliveryTimes:
 
 
 def delivery_times(mode: AckMode) -> DeliveryTimes | CumulativeDeliveryTimes:
-    """What keeps the delivery times of a subscription, for the latency of its acknowledgements."""
+    """An empty store of delivery times, for the latency of the acknowledgements of a subscription."""
     return CumulativeDeliveryTimes() if mode is AckMode.CLIENT else DeliveryTimes()

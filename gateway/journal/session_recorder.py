@@ -1,4 +1,4 @@
-"""What the journal writes of one session, whoever sees it: the gateway that serves it, or `tap` that looks on."""
+"""What the journal writes of one session, whether a gateway serves it or `tap` observes it."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class SessionRecorder:
     def send_counter(
         self, destination: bytes, kind: str, headers: Mapping[bytes, bytes], *, is_transacted: bool
     ) -> SendCounter:
-        """What counts, or writes, SENDs with such headers to a destination of a kind, as the journal names kinds."""
+        """The counter of SENDs with such headers to a destination; ``kind`` is one of `KIND_CODES`."""
         journal = self._journal
         name = journal.destinations.name(destination)
         if journal.settings.level == "message":
@@ -121,7 +121,7 @@ class SessionRecorder:
     def delivery_counter(
         self, subscription: CountedSubscription, fields: SubscriptionFields
     ) -> DeliveryStats | DeliveryLog:
-        """What counts, or writes, the deliveries of a subscription, until `unsubscribed`."""
+        """The counter of the deliveries of a subscription, until `unsubscribed`."""
         settings = self._journal.settings
         kind = _DELIVERY_COUNTERS[settings.level == "message", settings.correlate]
         counter = self._deliveries[subscription] = kind(self._lines, subscription, fields)
@@ -215,7 +215,7 @@ _KNOWN_HEADERS: Final = frozenset(
 def features_of_send(
     kind: DestinationKind | None, headers: Mapping[bytes, bytes], *, has_temp_queue: bool
 ) -> Iterator[str]:
-    """Those of a SEND to a kind of destination, None if it is of no kind of RabbitMQ's."""
+    """The features that a SEND uses; ``kind`` is None for a destination that RabbitMQ does not know."""
     if kind is not None:
         yield KIND_NAMES[kind]
     for name in headers:
@@ -237,7 +237,7 @@ def features_of_send(
 def features_of_subscribe(
     kind: DestinationKind | None, fields: SubscriptionFields, prefetch: int, *, has_offset: bool
 ) -> Iterator[str]:
-    """Those of a subscription; ``has_offset``: it reads a stream from where the client said."""
+    """The features that a subscription uses; ``has_offset``: the client said where to begin in a stream."""
     if kind is not None:
         yield KIND_NAMES[kind]
     if fields.exclusive and kind is DestinationKind.QUEUE:

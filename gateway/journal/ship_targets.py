@@ -33,25 +33,16 @@ class Store(ShipTarget, Protocol):
     """A place that also keeps a note: how far a stream was collected into it."""
 
     def note(self) -> bytes | None:
-        """The note, if there is one.
-
-        Raises:
-            ShipError: it cannot be read.
-        """
+        """The note, if there is one. Raises `ShipError` if it cannot be read."""
 
     def set_note(self, data: bytes) -> None:
-        """Replace the note.
-
-        Raises:
-            ShipError: it cannot be written.
-        """
+        """Replace the note. Raises `ShipError` if it cannot be written."""
 
 
 def open_store(place: str) -> Store:
     """The target for a directory, or for the URL of an object store.
 
-    Raises:
-        GatewayError: the URL cannot be used, or the extra is not installed.
+    Raises `GatewayError` if the URL cannot be used, or the extra is not installed.
     """
     return ObjectTarget(place) if "://" in place else DirectoryTarget(Path(place))
 
@@ -87,7 +78,7 @@ class DirectoryTarget:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            # Who else puts this name puts the same bytes.
+            # If another process puts this name at the same time, it puts the same bytes.
             part.rename(path)
             self._remove_left(path.parent)
         except OSError:
@@ -122,10 +113,9 @@ class DirectoryTarget:
 
 
 class ObjectTarget:
-    """An object store: S3, Google Cloud Storage, Azure Blob Storage, or what speaks like one of them.
+    """An object store: S3, Google Cloud Storage, Azure Blob Storage, or one with the API of any of them.
 
-    Credentials come from where the platform puts them: environment, role of the instance or pod, files that the
-    environment names.
+    Credentials come from the environment, the role of the instance or pod, or files that the environment names.
     """
 
     def __init__(self, url: str) -> None:

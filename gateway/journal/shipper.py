@@ -42,7 +42,7 @@ _FILE_MODE: Final = 0o640
 
 
 class ShipError(GatewayError):
-    """A place that takes no segment now; the text says why, without secrets."""
+    """Segments cannot be shipped now; the text says why, without secrets."""
 
 
 class SegmentError(ShipError):
@@ -59,8 +59,7 @@ class ShipTarget(Protocol):
     def put(self, name: str, data: bytes) -> None:
         """Put a segment under its name, ``day=<day>/<file>``, if it is not there. Returns when it is kept safely.
 
-        Raises:
-            ShipError: it is not there.
+        Raises `ShipError` if that is not possible now.
         """
 
     def close(self) -> None:
@@ -69,7 +68,7 @@ class ShipTarget(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What is not shipped yet. ``oldest_at`` is when the oldest segment was finished, in seconds since 1970."""
+    """The segments that are not shipped yet. ``oldest_at`` is when the oldest one was finished, as Unix time."""
 
     segments: int = 0
     bytes: int = 0
@@ -87,7 +86,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class ShipStats:
-    """What was shipped, attempts that failed, and what waits."""
+    """The segments and bytes that were shipped, the attempts that failed, and what is not shipped yet."""
 
     segments: int = 0
     bytes: int = 0
@@ -110,7 +109,7 @@ class _Outbox:
         self._empty: dict[Path, int] = {}
 
     def segments(self, *, marked_too: bool = False) -> list[SegmentFile]:
-        """Those that wait, the oldest first; with ``marked_too`` all finished ones."""
+        """The segments to ship, the oldest first; with ``marked_too`` all finished ones."""
         found: list[SegmentFile] = []
         days = list(self._directory.glob(DAYS))
         for day in days:
@@ -177,9 +176,7 @@ class Shipper:
     def ship_now(self, *, again: bool = False) -> None:
         """Ship what is finished by now, without the thread; ``again``: also what is marked.
 
-        Raises:
-            ShipError: something was not shipped.
-            OSError: the directory cannot be read or written.
+        Raises `ShipError` if something was not shipped, `OSError` if the directory cannot be read or written.
         """
         with self._locked() as is_ours:
             if not is_ours:

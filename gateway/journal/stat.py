@@ -121,12 +121,7 @@ class Contents:
 
 
 def stat(options: Namespace) -> None:
-    """Count what is in a journal and print it.
-
-    Raises:
-        UnreadableError: the directory cannot be read.
-        BrokenPipeError: the reader of the output is gone.
-    """
+    """Count what is in a journal and print it. Raises `UnreadableError` if the directory cannot be read."""
     contents = contents_of(options.directory, _Progress(sys.stderr))
     print(json.dumps(as_json(contents), indent=2) if options.json else "\n".join(as_text(contents)))
 

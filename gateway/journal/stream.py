@@ -63,12 +63,9 @@ class StreamBroker:
 
     @asynccontextmanager
     async def connected(self, purpose: str) -> AsyncIterator[Connection]:
-        """A connection to the first node that answers; it is closed at the end of the block.
+        """A connection to the first node that answers, until the end of the block. Raises `ShipError` if none does.
 
-        It is not one of the library's that reconnect: who uses it goes on from what is stored, after its own back-off.
-
-        Raises:
-            ShipError: no node answers, or it refuses.
+        It does not reconnect by itself: shipper and collector go on from what is stored, after their own back-off.
         """
         reasons = []
         for url in self.urls:
@@ -101,7 +98,7 @@ class StreamBroker:
 
 
 def reason_of(error: BaseException) -> str:
-    """What is wrong, in one line."""
+    """An error's reason, in one line."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__

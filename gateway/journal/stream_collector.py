@@ -83,7 +83,7 @@ class _Publication:
 
 @dataclass
 class Collected:
-    """What a reader has done. Segments that the store had already count, too."""
+    """What a reader has stored and refused. Segments that the store already had count, too."""
 
     segments: int = 0
     bytes: int = 0
@@ -101,8 +101,7 @@ class StreamCollector:
     async def collect(self, *, follow: bool) -> None:
         """Read what is there; with ``follow`` also what comes, and try again for as long as the broker is away.
 
-        Raises:
-            ShipError: without ``follow``: the broker or the store does not answer.
+        Raises `ShipError` without ``follow`` if the broker or the store does not answer.
         """
         pause = 1.0
         while True:
@@ -234,7 +233,7 @@ class _Reading:
             self._drop(key)
 
     def _put(self, name: str, data: bytes) -> None:
-        # Counted where it is stored: a SIGTERM ends who waits for it, and not the thread.
+        # Counted in the thread that stores it: a SIGTERM ends the task that awaits the thread, not the thread.
         self._store.put(name, data)
         self._done.segments += 1
         self._done.bytes += len(data)

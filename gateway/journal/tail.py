@@ -41,10 +41,7 @@ _MAX_BUCKET_DIGITS: Final = 3
 def tail(options: Namespace) -> None:
     """Print the last lines of a journal, and with ``follow`` new ones until interrupted.
 
-    Raises:
-        UsageError: the value of an option makes no sense.
-        UnreadableError: the directory cannot be read.
-        BrokenPipeError: the reader of the output is gone.
+    Raises `UsageError` if the value of an option makes no sense, `UnreadableError` if the directory cannot be read.
     """
     wanted = _filter(options)
     follower = Follower(options.directory)
@@ -139,7 +136,7 @@ def last_entries(
             if len(kept) == lines and part.last < kept[-1].t:
                 break  # all further segments are older than what is kept
             entries = islice(filter(wanted, part.backwards()), lines)
-            # Of lines of one moment, it leaves those first that were read first.
+            # It is stable: of lines with the same time, those that were read first stay first.
             kept = heapq.nlargest(lines, chain(kept, entries), key=lambda entry: entry.t)
         # A day's segments may hold lines of the next day, so one day that adds no line must be read before stopping.
         is_complete = len(kept) == lines and kept == before
@@ -236,11 +233,11 @@ def _places(value: float) -> int:
 
 def byte_size(number: float) -> str:
     """A number of bytes for people."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000 or unit == "GB":  # noqa: PLR2004
+    for unit in ("B", "kB", "MB"):
+        if number < 1000:  # noqa: PLR2004
             return f"{number:.0f} B" if unit == "B" else f"{number:.{_places(number)}f} {unit}"
         number /= 1000
-    raise AssertionError
+    return f"{number:.{_places(number)}f} GB"
 
 
 def _joined(*texts: str) -> str:

@@ -116,7 +116,7 @@ class Writer:
             settings.directory, settings.impl, settings.node, journal.retain, journal.retain_bytes,
             ships=journal.ship.to is not None,
         )  # fmt: skip
-        # For who opens and closes the journal: it starts the thread, and tells what is not written yet.
+        # Public, because the owner of the writer starts its thread and asks for what is not written yet.
         self.files = Files(retention, on_finished)
 
     def next_session(self) -> int:

@@ -88,7 +88,7 @@ class BrokerRefusalError(Exception):
 
 
 class BrokerLostError(Exception):
-    """There is no connection to the broker."""
+    """The connection to the broker is lost, or cannot be made."""
 
 
 class AmqpBroker:

@@ -252,7 +252,8 @@ async def _check_same_broker(
             async with aclosing(_PreflightClient(side, address, identity)) as client:
                 await client.log_in()
                 await client.send(queue)
-            if not await _arrives(broker, queue, side):
+            message = await poll(lambda: broker.take(queue), lambda message: message is not None, _ATTEMPTS)
+            if message is None or message.body != side.encode():
                 raise PreflightError(
                     f"what is sent through {client.where} does not arrive in the virtual host {identity.host!r} of the "
                     f"broker at {broker_address}. --plugin, --gateway and --amqp must be of the same broker."
@@ -272,11 +273,6 @@ async def _check_same_broker(
             pass  # a user who may not delete it could not declare it
         except BrokerLostError:
             log.leftovers.add(f"queue {queue}")
-
-
-async def _arrives(broker: Broker, queue: str, side: Side) -> bool:
-    message = await poll(lambda: broker.take(queue), lambda message: message is not None, _ATTEMPTS)
-    return message is not None and message.body == side.encode()
 
 
 class _PreflightClient:

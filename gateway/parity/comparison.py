@@ -50,7 +50,12 @@ def judge(transcript: Transcript, plugin: PlayResult, gateway: PlayResult) -> Ve
     """
     mismatches = [plugin.mismatch, gateway.mismatch]
     exchanges = normalised(plugin.recording), normalised(gateway.recording)
-    outcome, remarks = Outcome.DIFFERENT, _mismatch_remarks(plugin, gateway)
+    outcome = Outcome.DIFFERENT
+    remarks = tuple(
+        f"the {side} goes otherwise than written in line {mismatch.line}:\n{mismatch.problem}"
+        for side, mismatch in zip(SIDES, mismatches, strict=True)
+        if mismatch
+    )
     if transcript.expects_departure:
         if not any(mismatches):
             lines = transcript.lines_for_both
@@ -73,14 +78,6 @@ def judge(transcript: Transcript, plugin: PlayResult, gateway: PlayResult) -> Ve
 def _first_difference(left: Sequence[EventGroup], right: Sequence[EventGroup]) -> EventGroup | None:
     pairs = zip_longest(left, right)
     return next((one or other for one, other in pairs if not (one and other and one.matches(other))), None)
-
-
-def _mismatch_remarks(plugin: PlayResult, gateway: PlayResult) -> tuple[str, ...]:
-    return tuple(
-        f"the {side} goes otherwise than written in line {mismatch.line}:\n{mismatch.problem}"
-        for side, mismatch in zip(SIDES, (plugin.mismatch, gateway.mismatch), strict=True)
-        if mismatch
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ class Recording:
         self.run = run
         self.groups: list[EventGroup] = []
         self.line = 0
-        """That of the step that is played; 0 after the last one."""
+        """The line of the step that is played; 0 after the last step."""
         self._order = EventOrder.EXACT
 
     def add(self, event: RecordedEvent) -> None:

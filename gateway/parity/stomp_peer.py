@@ -137,7 +137,7 @@ class _Connection:
 
 
 class SocketPeer:
-    """A server behind a TCP address.
+    """A server at a TCP address.
 
     `timeout` is in seconds, for each frame. Choose a long one: only a transcript that fails waits so long.
     """

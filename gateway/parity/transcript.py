@@ -300,7 +300,9 @@ def _releases(block: _Block, text: str) -> ReleaseRange:
 def _step(block: _Block) -> tuple[Step, str | None]:
     """Return the step of a block without its scope, and the text of the scope."""
     if match := _CLIENT_SENDS.match(block.first):
-        return _client_sends(block, match["client"], match["rest"]), match["scope"]
+        if match["rest"] == "raw":
+            return steps.SendRaw(match["client"], "\n".join(block.indented), line=block.line), match["scope"]
+        return steps.SendFrame(match["client"], _frame(match["rest"] or "", block), line=block.line), match["scope"]
     if match := _SERVER_SENDS.match(block.first):
         return _server_sends(block, "C" + match["number"], match["rest"] or ""), match["scope"]
     if match := _BROKER.match(block.first):
@@ -314,12 +316,6 @@ def _step(block: _Block) -> tuple[Step, str | None]:
         does = steps.HangUp if match["hangs_up"] else steps.ExpectOpen
         return does(match["client"], line=block.line), match["scope"]
     raise _LineError(block.line, f"not a step: {block.first!r}")
-
-
-def _client_sends(block: _Block, client: str, rest: str | None) -> Step:
-    if rest == "raw":
-        return steps.SendRaw(client, "\n".join(block.indented), line=block.line)
-    return steps.SendFrame(client, _frame(rest or "", block), line=block.line)
 
 
 def _server_sends(block: _Block, client: str, rest: str) -> Step:
