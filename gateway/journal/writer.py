@@ -29,6 +29,7 @@ BATCH: Final = 512
 """Events that are written together."""
 
 _MAX_PENDING: Final = 65_536
+"""Lines that are handed over and not written."""
 _MAX_PENDING_BYTES: Final = 32 << 20
 _MICROSECONDS: Final = 1_000_000
 
@@ -82,17 +83,12 @@ class WriterSettings:
 class Writer:
     """Writes one directory, as one boot. All writers of the gateway share its clock.
 
-    ``process`` is the process id, part of the files' names. At most ``pending`` lines are handed over and not written.
-    ``on_finished`` is called, in another thread, when a segment is finished.
+    ``process`` is the process id, part of the files' names. ``on_finished`` is called, in another thread, when a
+    segment is finished.
     """
 
     def __init__(
-        self,
-        settings: WriterSettings,
-        clock: Clock,
-        process: int,
-        pending: int = _MAX_PENDING,
-        on_finished: Callable[[], None] = lambda: None,
+        self, settings: WriterSettings, clock: Clock, process: int, on_finished: Callable[[], None] = lambda: None
     ) -> None:
         self.boot = secrets.token_hex(8)
         # The hot path appends here and calls ``flush`` when there are BATCH of them.
@@ -109,7 +105,6 @@ class Writer:
         self._segment_bytes = 0
         self.settings = settings
         self._process = process
-        self._max_pending = pending
         self._encoder = msgspec.json.Encoder()
         journal = settings.journal
         retention = SegmentRetention(
@@ -136,7 +131,7 @@ class Writer:
         if not events:
             self._finish_when_old()
             return
-        if files.pending + len(events) > self._max_pending or files.pending_bytes > _MAX_PENDING_BYTES:
+        if files.pending + len(events) > _MAX_PENDING or files.pending_bytes > _MAX_PENDING_BYTES:
             self.dropped += len(events)
             self._unreported += len(events)
             events.clear()

@@ -48,12 +48,11 @@ def writer_in(
     directory: Path,
     clock: Clock,
     *,
-    pending: int = 65_536,
     rotate_bytes: int = 1 << 26,
     rotate_after: float = 60.0,
 ) -> Writer:
     settings = JournalSettings(rotate_bytes=rotate_bytes, rotate_after=rotate_after)
-    found = Writer(WriterSettings(directory, "node-1", settings), clock, os.getpid(), pending)
+    found = Writer(WriterSettings(directory, "node-1", settings), clock, os.getpid())
     found.files.probe()
     found.files.start()
     return found
@@ -172,9 +171,10 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def test_a_stuck_disk_costs_events_which_are_counted_and_no_waiting(
-    tmp_path: Path, clock: ManualClock, stuck: threading.Event
+    tmp_path: Path, clock: ManualClock, stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = writer_in(tmp_path, clock, pending=4 * BATCH)
+    monkeypatch.setattr(writer_module, "_MAX_PENDING", 4 * BATCH)
+    writer = writer_in(tmp_path, clock)
     put(writer, 10 * BATCH)
     assert writer.files.pending <= 4 * BATCH
     assert writer.dropped >= 6 * BATCH
