@@ -7,10 +7,10 @@ import re
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from queue import Empty, Queue
 from typing import Final, TextIO
 
@@ -42,7 +42,7 @@ def print_query(lake: Lake, query: str, form: str, out: TextIO, *, timeout: floa
     """
     lake.must_exist()
     snapshot = lake.snapshot(query)
-    _require_reading(snapshot, query)
+    is_explain = _is_explain(snapshot, query)
     batches = _within(snapshot.batches(query), timeout)
     first = next(batches)
     names = first.schema.names
@@ -55,20 +55,21 @@ def print_query(lake: Lake, query: str, form: str, out: TextIO, *, timeout: floa
         for row in rows:
             print(msgspec.json.encode(dict(zip(names, row, strict=True))).decode(), file=out)
     else:
-        _print_table(names, rows, out)
+        _print_table(names, rows, out, has_lines=is_explain)
 
 
-def _require_reading(snapshot: Snapshot, query: str) -> None:
-    """Raise UsageError unless the plan of a query only reads, SqlError if it has none."""
+def _is_explain(snapshot: Snapshot, query: str) -> bool:
+    """Whether a query shows a plan itself. Raises UsageError unless its plan only reads, SqlError if it has none."""
     try:
         plan = next(snapshot.rows(_EXPLAIN + query))["plan"]
     except SqlError as error:
         if "Nested EXPLAINs are not supported" in str(error):
-            return  # it shows a plan itself, and runs nothing
+            return True
         text = re.sub(r"Line: (\d+)", lambda found: f"Line: {int(found[1]) - 1}", str(error))
         raise SqlError(text) from error
     if not _READING.match(plan):
         raise UsageError(f"pipeline sql only reads, and the plan of this query is: {plan.splitlines()[0][:200]}")
+    return False
 
 
 def _within(batches: Iterator[pa.RecordBatch], seconds: float | None) -> Iterator[pa.RecordBatch]:
@@ -123,8 +124,13 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _print_table(names: list[str], rows: Iterator[list[object]], out: TextIO) -> None:
-    shown = [[_printable(_text(value)) for value in row] for row in islice(rows, _ROWS_OF_A_TABLE)]
+def _print_table(names: list[str], rows: Iterator[list[object]], out: TextIO, *, has_lines: bool) -> None:
+    """Print rows. Line breaks are kept only with ``has_lines``: in a client's text they could make up rows."""
+    texts: Iterable[Sequence[str]] = ([_text(value) for value in row] for row in islice(rows, _ROWS_OF_A_TABLE))
+    if has_lines:
+        several = ([text.rstrip().split("\n") for text in row] for row in texts)
+        texts = (line for row in several for line in zip_longest(*row, fillvalue=""))
+    shown = [[_printable(text) for text in row] for row in texts]
     rule = ["-" * max(map(columns_of, column)) for column in zip(names, *shown, strict=True)]
     print(*aligned([names, rule, *shown]), sep="\n", file=out)
     if next(rows, None) is not None:

@@ -47,6 +47,21 @@ def test_a_table(lake: Lake) -> None:
     ]
 
 
+def test_a_plan_has_its_lines_and_no_client_can_make_up_rows(lake: Lake) -> None:
+    lines = answer(lake, "explain select seq from events where seq > 1", "table").splitlines()
+    assert lines[0].split() == ["plan_type", "plan"]
+    at = lines[0].index("plan", 5)
+    logical = lines.index(next(line for line in lines if line.startswith("logical_plan")))
+    assert lines[logical][at:].startswith("Projection: events.seq") or lines[logical][at:].startswith("Filter: ")
+    assert lines[logical + 1][:at].isspace()
+    assert "TableScan: events" in "".join(lines)
+    assert "\N{REPLACEMENT CHARACTER}" not in "".join(lines)
+
+    lake.write_rows("events", rows_in("events", [{**ROWS[0], "event": "x\n9    forged"}]), 1)
+    table = answer(lake, "select seq, event from events where event like 'x%'", "table")
+    assert table.splitlines()[2:] == ["1    x\N{REPLACEMENT CHARACTER}9    forged"]
+
+
 def test_messages_are_joined_with_traffic_on_the_page_and_in_the_notebook(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
