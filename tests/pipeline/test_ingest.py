@@ -235,6 +235,10 @@ def test_damaged_segments_are_put_aside_and_taken_in_when_they_are_mended(spark:
     assert (code, errors) == (ExitCode.OK, "")
     assert out_again.endswith("nothing new\n")
 
+    path, text = next(iter(whole.items()))
+    path.write_text(text.partition("\n")[2].partition("\n")[2])
+    assert "stomp-gateway: 1 segment put aside: gateway-" in run(spark, tmp_path)[2]
+
     for path, text in whole.items():
         path.write_text(text)
     assert run(spark, tmp_path)[::2] == (ExitCode.OK, "")
