@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -25,12 +24,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from gateway.errors import PipelineError
+from gateway.pipeline.spark_session import option_number, source_options
 from gateway.pipeline.stream_client import (
     BrokerAddress,
     StreamConnection,
     StreamMessage,
-    StreamRange,
     broker_at,
+    messages_between,
     utc,
 )
 from gateway.pipeline.table_schemas import STREAM_MESSAGE, arrow_schema
@@ -50,6 +50,7 @@ _SCHEMA: Final = arrow_schema(STREAM_MESSAGE)
 EARLIEST, LATEST = "earliest", "latest"
 _LAST_SECOND: Final = 253_402_300_799
 """The end of the year 9999."""
+_SOURCE: Final = "rabbitmq_stream"
 _OPTIONS: Final = (
     "url", "virtualHost", "login", "password", "passwordFile", "stream", "superStream", "startingOffset",
     "endingOffset", "maxRowsPerTrigger", "rowsPerTask", "failOnDataLoss", "readTimeout",
@@ -73,40 +74,35 @@ class StreamOptions:
 
     broker: BrokerAddress
     streams: tuple[str, ...]
-    super_stream: str | None = None
-    start: str | Mapping[str, str] | None = None
-    end: str | Mapping[str, str] = LATEST
-    most_rows: int | None = None
-    rows_per_task: int = 250_000
-    fail_on_data_loss: bool = True
-    read_timeout: float = 60.0
+    super_stream: str | None
+    start: str | Mapping[str, str] | None
+    end: str | Mapping[str, str]
+    most_rows: int | None
+    rows_per_task: int
+    fail_on_data_loss: bool
+    read_timeout: float
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> StreamOptions:
-        """Read Spark's options, whose names come in lower case. Raises PipelineError for a mistake."""
-        found = {name.lower(): value for name, value in options.items()}
-        unknown = found.keys() - {name.lower() for name in _OPTIONS}
-        if unknown:
-            raise _mistake(f"there is no option {min(unknown)!r}. There are {', '.join(_OPTIONS)}.")
+        """Read Spark's options. Raises PipelineError for a mistake."""
+        found = source_options(_SOURCE, options, _OPTIONS)
         if "url" not in found or not {"stream", "superstream"} & found.keys():
             raise _mistake('set the options "url" and "stream", or "superStream" in place of it.')
-        if "passwordfile" in found:
-            found["password"] = Path(found["passwordfile"]).read_text(encoding="utf-8").rstrip("\r\n")
         return cls(
             broker_at(found["url"], found),
             tuple(_names(found.get("stream", ""))),
             found.get("superstream"),
             _place(found["startingoffset"], "startingOffset") if "startingoffset" in found else None,
             _place(found.get("endingoffset", LATEST), "endingOffset"),
-            _count(found["maxrowspertrigger"], "maxRowsPerTrigger") if "maxrowspertrigger" in found else None,
-            _count(found.get("rowspertask", "250000"), "rowsPerTask"),
+            option_number(_SOURCE, found, "maxRowsPerTrigger") if "maxrowspertrigger" in found else None,
+            option_number(_SOURCE, found, "rowsPerTask", 250_000),
             _truth(found.get("failondataloss", "true")),
-            _count(found.get("readtimeout", "60"), "readTimeout"),
+            option_number(_SOURCE, found, "readTimeout", 60),
         )
 
 
 def _mistake(text: str) -> PipelineError:
-    return PipelineError(f"rabbitmq_stream: {text}")
+    return PipelineError(f"{_SOURCE}: {text}")
 
 
 def _names(text: str) -> list[str]:
@@ -125,12 +121,6 @@ def _place(text: str, option: str) -> str | dict[str, str]:
     raise _mistake(f"{option} is {text!r}: write earliest, latest, an offset, or a time such as 2026-11-21T14:30.")
 
 
-def _count(text: str, option: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise _mistake(f"{option} is {text!r}, which is no number above 0.")
-    return int(text)
-
-
 def _truth(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise _mistake(f"failOnDataLoss is {text!r}: write true or false.")
@@ -143,7 +133,7 @@ class RabbitMQStream(DataSource):
     @classmethod
     def name(cls) -> str:
         """The name for ``format``."""
-        return "rabbitmq_stream"
+        return _SOURCE
 
     def schema(self) -> str:
         """The columns, the same for each stream."""
@@ -180,11 +170,11 @@ class _RangeReader:
             connection = StreamConnection(options.broker)
             try:
                 runner.run(connection.connect())
-                wanted = StreamRange(
+                found = messages_between(
                     connection, partition.stream, partition.start, partition.end,
                     within=options.read_timeout, fail_on_data_loss=options.fail_on_data_loss,
                 )  # fmt: skip
-                while messages := runner.run(wanted.take()):
+                while messages := runner.run(_next(found)):
                     yield as_rows(partition.stream, messages)
             finally:
                 runner.run(connection.close())
@@ -200,6 +190,10 @@ class _RangeReader:
     def _asked(self, question: Callable[[StreamConnection, list[str]], Awaitable[T]]) -> T:
         """Ask the broker about all streams, over one connection."""
         return asyncio.run(ask(self._options, question))
+
+
+async def _next(found: AsyncIterator[list[StreamMessage]]) -> list[StreamMessage]:
+    return await anext(found, [])
 
 
 async def ask(options: StreamOptions, question: Callable[[StreamConnection, list[str]], Awaitable[T]]) -> T:
@@ -337,7 +331,7 @@ def _shared(waiting: Offsets, most: int | None) -> Offsets:
 
 
 def as_rows(stream: str, messages: Sequence[StreamMessage]) -> pa.RecordBatch:
-    """Messages in the columns of `STREAM_MESSAGE`. Bytes of a text that are no UTF-8 become U+FFFD."""
+    """Messages in the columns of `STREAM_MESSAGE`. Bytes of a text that are not UTF-8 become U+FFFD."""
     count = len(messages)
     routes = [_route(message.route) for message in messages]
     found = [message.properties for message in messages]

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,13 +103,8 @@ class JavaEndedError(ConnectionError):
 def spark_session(options: SparkOptions, *, quick_start: bool = False) -> Iterator[SparkSession]:
     """Start Spark, or join the one of `spark-submit`, and stop it at the end.
 
-    Args:
-        options: how to run it.
-        quick_start: a quick start matters more than the speed afterwards.
-
-    Raises:
-        PipelineError: there is no Java, or Spark does not start.
-        JavaEndedError: in place of an error of the connection to Java.
+    ``quick_start``: that it starts quickly matters more than its speed afterwards. Raises PipelineError if there is no
+    Java or Spark does not start, and JavaEndedError in place of an error of the connection to Java.
     """
     _require_java()
     _silence_loggers()
@@ -156,6 +151,29 @@ def configured(session: SparkSession) -> SparkSession:
     for name, value in _REQUIRED.items():
         own.conf.set(name, value)
     return own
+
+
+def source_options(
+    source: str, given: Mapping[str, str], known: Sequence[str], ignored: Sequence[str] = ()
+) -> dict[str, str]:
+    """The options of a data source by their names in lower case, with the password that a file holds.
+
+    ``ignored`` are names of Spark's own. Raises PipelineError for a name that is not known.
+    """
+    found = {name.lower(): value for name, value in given.items()}
+    if unknown := found.keys() - {name.lower() for name in (*known, *ignored)}:
+        raise PipelineError(f"{source}: there is no option {min(unknown)!r}. There are {', '.join(known)}.")
+    if "passwordfile" in found:
+        found["password"] = Path(found["passwordfile"]).read_text(encoding="utf-8").rstrip("\r\n")
+    return found
+
+
+def option_number(source: str, found: Mapping[str, str], option: str, default: int = 0) -> int:
+    """A number above 0 out of `source_options`. Raises PipelineError for anything else."""
+    text = found.get(option.lower(), str(default))
+    if not text.isdecimal() or not int(text):
+        raise PipelineError(f"{source}: {option} is {text!r}, which is no number above 0.")
+    return int(text)
 
 
 def _default_names() -> list[str]:

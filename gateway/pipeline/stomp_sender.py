@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import socket
 import ssl
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -60,14 +59,12 @@ class StompServer:
         if parts.scheme not in ("stomp", "stomps") or not parts.hostname:
             raise PipelineError("the URL of the server must be like stomp://host:61613/vhost, or stomps:// with TLS.")
         tls = parts.scheme == "stomps"
-        return cls(
-            parts.hostname,
-            port or (_TLS_PORT if tls else _PORT),
-            tls,
-            unquote(parts.path[1:]) or "/",
-            login if login is not None else unquote(parts.username) if parts.username else None,
-            passcode if passcode is not None else unquote(parts.password) if parts.password else None,
-        )
+        if login is None and parts.username:
+            login = unquote(parts.username)
+        if passcode is None and parts.password:
+            passcode = unquote(parts.password)
+        port = port or (_TLS_PORT if tls else _PORT)
+        return cls(parts.hostname, port, tls, unquote(parts.path[1:]) or "/", login, passcode)
 
     def __str__(self) -> str:
         return f"{'stomps' if self.tls else 'stomp'}://{self.host}:{self.port}"
@@ -87,8 +84,7 @@ class StompSender:
         self._open: dict[bytes, int] = {}
         """The receipts that are to come, with the sizes of their frames."""
         self._open_bytes = 0
-        self._pieces: deque[bytes] = deque()
-        self._unwritten = 0
+        self._unwritten = bytearray()
         self.receipted = 0
         try:
             plain = socket.create_connection((server.host, server.port), _TIMEOUT)
@@ -100,9 +96,8 @@ class StompSender:
     def _log_in(self) -> None:
         server = self._server
         headers = [(b"accept-version", b"1.1,1.2"), (b"host", server.virtual_host.encode()), (b"heart-beat", b"0,0")]
-        for name, value in ((b"login", server.login), (b"passcode", server.passcode)):
-            if value is not None:
-                headers.append((name, value.encode()))
+        who = (b"login", server.login), (b"passcode", server.passcode)
+        headers += [(name, value.encode()) for name, value in who if value is not None]
         try:
             self._write(encode(b"CONNECT", headers))
             self._flush()
@@ -151,17 +146,12 @@ class StompSender:
         return PipelineError(f"{self._server} refuses: {text}")
 
     def _write(self, frame: bytes) -> None:
-        self._pieces.append(frame)
-        self._unwritten += len(frame)
-        if self._unwritten >= _WRITE_BYTES:
+        self._unwritten += frame
+        if len(self._unwritten) >= _WRITE_BYTES:
             self._flush()
 
     def _flush(self) -> None:
-        data = b"".join(self._pieces)
-        self._pieces.clear()
-        self._unwritten = 0
-        if not data:
-            return
+        data, self._unwritten = self._unwritten, bytearray()
         try:
             self._socket.sendall(data)
         except OSError as error:

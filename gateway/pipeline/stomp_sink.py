@@ -13,7 +13,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -27,6 +26,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from gateway.errors import PipelineError
+from gateway.pipeline.spark_session import option_number, source_options
 from gateway.pipeline.stomp_sender import WINDOW, StompServer, send_headers, sending
 from gateway.pipeline.table_schemas import schema_of
 
@@ -74,20 +74,12 @@ class _Sender:
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, query: str) -> None:
-        found = {name.lower(): value for name, value in options.items()}
-        unknown = found.keys() - {name.lower() for name in (*_OPTIONS, "path", "checkpointLocation", "queryName")}
-        if unknown:
-            raise PipelineError(f"stomp: there is no option {min(unknown)!r}. There are {', '.join(_OPTIONS)}.")
+        found = source_options("stomp", options, _OPTIONS, ("path", "checkpointLocation", "queryName"))
         if "url" not in found:
             raise PipelineError('stomp: set the option "url".')
-        if "passwordfile" in found:
-            found["password"] = Path(found["passwordfile"]).read_text(encoding="utf-8").rstrip("\r\n")
         self._server = StompServer.read(found["url"], found.get("login"), found.get("password"))
         self._destination = found.get("destination")
-        window = found.get("window", str(WINDOW))
-        if not window.isdecimal() or not int(window):
-            raise PipelineError(f"stomp: window is {window!r}, which is no number above 0.")
-        self._window = int(window)
+        self._window = option_number("stomp", found, "window", WINDOW)
         self._query = query
         names = set(schema.fieldNames())
         if strange := names - set(schema_of("messages").names):

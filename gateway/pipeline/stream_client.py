@@ -99,7 +99,7 @@ class StreamConnection:
         self._connection = Connection(url)
         self._connection.kwargs["transport_factory"] = self  # for the library below, which calls `create`
         self._splitter = Splitter(self._on_method)
-        self._tap: _Tap | None = None
+        self._transport: asyncio.Transport | None = None
         self._channels = 0
         self._answer: asyncio.Future[None] | None = None
         self._consumers: dict[int, StreamConsumer] = {}
@@ -133,19 +133,19 @@ class StreamConnection:
             await loop.create_connection(lambda: tap, url.host or "", url.port or 0, ssl=context)
         except OSError as error:
             raise AMQPConnectionError(*error.args) from error
-        self._tap = tap
+        self._transport = tap.transport
         return reader, asyncio.StreamWriter(tap.transport, tap, reader, loop)
 
     async def close(self) -> None:
         """Disconnect."""
         self._error = self._error or PipelineError(f"{self._broker.name}: the connection is closed")
-        # A connection that is lost ends the library's tasks, and with them this call: that is no cancellation of ours.
+        # If the connection is lost, the library cancels its tasks and this call. That must not cancel our own task.
         closing = asyncio.ensure_future(self._connection.close())
         await asyncio.wait((closing,))
         if not closing.cancelled():
-            closing.exception()  # nobody wants to know
-        if self._tap is not None:
-            self._tap.transport.abort()
+            closing.exception()  # retrieve it, or asyncio logs it
+        if self._transport is not None:
+            self._transport.abort()
 
     # ------------------------------------------------------------ what is asked
 
@@ -228,25 +228,21 @@ class StreamConnection:
 
     def write(self, frame: bytes) -> None:
         """Send a frame."""
-        if self._error is not None or self._tap is None:
+        if self._error is not None or self._transport is None:
             raise self._error or PipelineError(f"{self._broker.name} is not connected.")
-        self._tap.transport.write(frame)
+        self._transport.write(frame)
 
     def set_paused(self, paused: bool) -> None:
         """Read nothing from the socket, or go on."""
-        if (
-            self._tap is not None
-            and not self._tap.transport.is_closing()
-            and paused == self._tap.transport.is_reading()
-        ):
-            (self._tap.transport.pause_reading if paused else self._tap.transport.resume_reading)()
+        transport = self._transport
+        if transport is not None and not transport.is_closing() and paused == transport.is_reading():
+            (transport.pause_reading if paused else transport.resume_reading)()
 
     def _on_method(self, channel: int, number: int, frame: bytes) -> None:
         if number in (CHANNEL_CLOSE, CONNECTION_CLOSE):
-            close = methods.read_close(frame)
-            error = _RefusedError(self._broker, close)
-            if number == CHANNEL_CLOSE and self._tap is not None:
-                self._tap.transport.write(methods.CLOSE_OK.frame(channel))
+            error = _RefusedError(self._broker, methods.read_close(frame))
+            if number == CHANNEL_CLOSE and self._transport is not None:
+                self._transport.write(methods.CLOSE_OK.frame(channel))
             self._fail(error, None if number == CONNECTION_CLOSE else channel)
         elif number == CANCEL:
             why = "the stream was deleted, or the node that has it is gone."
@@ -281,9 +277,8 @@ class StreamConnection:
     def lost(self, error: Exception | None) -> None:
         """The socket is closed."""
         if self._error is None:
-            self._error = PipelineError(
-                f"{self._broker.name}: the connection was lost{f': {error}' if error is not None else ''}"
-            )
+            why = "" if error is None else f": {error}"
+            self._error = PipelineError(f"{self._broker.name}: the connection was lost{why}")
         self._fail(self._error, None)
 
 
@@ -345,73 +340,37 @@ class StreamConsumer:
         self._arrived.set()
 
 
-class StreamRange:
-    """Reads the messages of a stream from ``start`` up to ``end``, which is not read.
+async def messages_between(
+    connection: StreamConnection, stream: str, start: int, end: int, *, within: float, fail_on_data_loss: bool
+) -> AsyncIterator[list[StreamMessage]]:
+    """The messages of a stream in order, from offset ``start`` up to ``end``, which is not read.
 
-    Args:
-        connection: to the broker.
-        stream: its name.
-        start: the first offset.
-        end: the offset after the last one. A message with an offset of ``end - 1`` or more must be there.
-        within: seconds without a message after which it gives up.
-        fail_on_data_loss: whether it raises an error if retention has deleted messages of the range.
+    A message with an offset of ``end - 1`` or more must be there. Raises PipelineError if nothing comes for so many
+    seconds, the broker is lost, or, with ``fail_on_data_loss``, retention has deleted messages of the range.
     """
-
-    def __init__(
-        self,
-        connection: StreamConnection,
-        stream: str,
-        start: int,
-        end: int,
-        *,
-        within: float = 60.0,
-        fail_on_data_loss: bool = True,
-    ) -> None:
-        self._connection = connection
-        self._stream = stream
-        self._next, self._end = start, end
-        self._within = within
-        self._fails = fail_on_data_loss
-        self._consumer: StreamConsumer | None = None
-
-    async def take(self) -> list[StreamMessage]:
-        """The next messages in order; none at the end.
-
-        Raises PipelineError if messages were deleted, the broker is lost, or nothing comes.
-        """
-        while self._next < self._end:
-            if self._consumer is None:
-                self._consumer = await self._connection.consume(self._stream, self._next)
-            found = await self._consumer.take(self._within)
-            if not found:
-                raise PipelineError(
-                    f"the stream {self._stream!r} sent nothing for {self._within:g} seconds, although it had messages "
-                    f"up to offset {self._end - 1}. Was it deleted and declared anew?"
-                )
-            taken = [message for message in found if self._next <= message.offset < self._end]
-            await self._check_gaps(found)
-            self._next = max(self._next, found[-1].offset + 1)
-            if taken:
-                return taken
-        return []
-
-    async def _check_gaps(self, found: list[StreamMessage]) -> None:
-        """Offsets have gaps, since the broker stores entries of its own, too. Only retention moves the beginning."""
-        expected = self._next
+    consumer = await connection.consume(stream, start)
+    while start < end:
+        found = await consumer.take(within)
+        if not found:
+            raise PipelineError(
+                f"the stream {stream!r} sent nothing for {within:g} seconds, although it had messages up to offset "
+                f"{end - 1}. Was it deleted and declared anew?"
+            )
+        expected = start
         for message in found:
-            if message.offset > expected and self._fails:
-                first = await self._connection.first_offset(self._stream)
+            # Offsets have gaps, since the broker stores entries of its own, too. Only retention moves the beginning.
+            if message.offset > expected and fail_on_data_loss:
+                first = await connection.first_offset(stream)
                 if first is not None and first > expected:
-                    raise lost_messages(self._stream, expected, min(first, self._end))
+                    raise PipelineError(
+                        f"the stream {stream!r} was to be read from offset {expected}, and its retention has deleted "
+                        f"everything before offset {min(first, end)}. To go on with what is left, set "
+                        "failOnDataLoss=false."
+                    )
             expected = max(expected, message.offset + 1)
-
-
-def lost_messages(stream: str, start: int, first: int) -> PipelineError:
-    """The error if retention has deleted what was to be read."""
-    return PipelineError(
-        f"the stream {stream!r} was to be read from offset {start}, and its retention has deleted everything before "
-        f"offset {first}. To go on with what is left, set failOnDataLoss=false."
-    )
+        if taken := [message for message in found if start <= message.offset < end]:
+            yield taken
+        start = expected
 
 
 class _RefusedError(PipelineError):
@@ -456,8 +415,7 @@ def _no_confirm(_tag: int, _multiple: bool, _accepted: bool) -> None:
 def broker_at(url: str, options: Mapping[str, str]) -> BrokerAddress:
     """The broker of a URL and of the options ``virtualhost``, ``login`` and ``password``, which win over the URL's.
 
-    Raises:
-        PipelineError: it is no AMQP URL.
+    Raises PipelineError if it is no AMQP URL.
     """
     try:
         found = URL(url)
