@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import signal
 import time
 import uuid
 from collections.abc import Mapping
@@ -79,7 +78,7 @@ def archive(options: ArchiveOptions, progress: Progress, spark: SparkSession | N
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """What waits in a stream: offsets from ``start`` up to ``end``. The lake is at ``position``, None for nowhere."""
+    """The offsets of a stream to archive: from ``start`` up to ``end``. ``position`` is how far the lake has it."""
 
     stream: str
     position: int | None
@@ -112,7 +111,7 @@ class _ArchiveRun:
             session = None if spark is None else configured(spark)
             while self._signals.number is None:
                 try:
-                    waiting = self._waiting()
+                    waiting = asyncio.run(ask(self._streams, self._waiting))
                 except BrokerAwayError as error:
                     if self._options.every is None:
                         raise
@@ -129,21 +128,17 @@ class _ArchiveRun:
                         break
                     self._signals.pause(self._options.every)
         self._progress.say(f"done: {self._messages:,} messages" if self._messages else "nothing new")
-        if self._signals.number == signal.SIGINT:
-            return ExitCode.INTERRUPTED
-        return ExitCode.TERMINATED if self._signals.number is not None and self._options.every is None else ExitCode.OK
+        return self._signals.exit_code(ExitCode.OK, is_resident=self._options.every is not None)
 
     # ------------------------------------------------------------ what waits
 
-    def _waiting(self) -> list[_Waiting]:
+    async def _waiting(self, connection: StreamConnection, streams: list[str]) -> list[_Waiting]:
         """The streams that have messages which the lake does not have."""
-        return [each for each in asyncio.run(ask(self._streams, self._look)) if each.end > each.start]
-
-    async def _look(self, connection: StreamConnection, streams: list[str]) -> list[_Waiting]:
-        return [await self._look_at(connection, stream) for stream in streams]
+        found = [await self._look_at(connection, stream) for stream in streams]
+        return [each for each in found if each.end > each.start]
 
     async def _look_at(self, connection: StreamConnection, stream: str) -> _Waiting:
-        at = self._lake.position("messages", self._reader(stream))
+        at = self._lake.position(self._reader(stream))
         end = await connection.next_offset(stream)
         if self._options.every is None:
             end = min(end, self._until.setdefault(stream, end))
@@ -172,7 +167,7 @@ class _ArchiveRun:
         directory, now = uuid.uuid4().hex, datetime.now(UTC)
         write_files(self._kept(self._read(spark, stream, start, end), now), self._lake, "messages", directory)
         files = self._lake.written_files("messages", directory)
-        if not self._lake.commit_from("messages", files, self._reader(stream), waiting.position, end):
+        if not self._lake.commit_messages(files, self._reader(stream), waiting.position, end):
             self._progress.say(f"{stream}: another archive has read the same messages")
             return
         rows, seconds = sum(file.rows for file in files), time.monotonic() - began

@@ -30,7 +30,7 @@ from gateway.pipeline.stored_segments import GONE, StoredSegment
 from gateway.pipeline.table_schemas import BATCH_TABLES, schema_of
 
 _TEXT: Final = {"lineSep": "\n", "mapreduce.input.linerecordreader.line.maxlength": str(LONGEST_LINE + 1)}
-"""Of longer lines Hadoop's reader keeps a part, or nothing, which the count of bytes shows."""
+"""Hadoop's reader keeps only a part of a longer line, or nothing: the count of bytes shows that."""
 _TOLERANT: Final = {"ignoreCorruptFiles": "true", "ignoreMissingFiles": "true"}
 """Files that cannot be read have no lines."""
 
@@ -62,12 +62,13 @@ class BatchOutcome:
 
 
 def waiting_segments(lake: Lake, segments: Iterable[StoredSegment], *, again: bool = False) -> list[StoredSegment]:
-    """Those of finished segments that are neither in the lake nor aside, of several with one name one, oldest first.
+    """The finished segments that are neither in the lake nor aside, oldest first; of several with one name only one.
 
     A segment that was put aside and has changed since is no longer aside; ``again`` takes in all that are.
     """
     named = {str(each.name): each for each in sorted(segments, key=lambda each: each.path, reverse=True)}
-    aside = {} if again else aside_segments(lake)
+    rows = () if again else lake.sql("select name, bytes, written from segments_aside order by seen").to_pylist()
+    aside = {row["name"]: (row["bytes"], row["written"]) for row in rows}
     new = named.keys() - known(lake, named.values())
     waiting = [each for name, each in named.items() if name in new and aside.get(name) != _identity(each)]
     return sorted(waiting, key=lambda each: (each.written, each.path))
@@ -94,12 +95,6 @@ def _neighbours(day: str) -> list[str]:
         return [day.replace("'", "")]
 
 
-def aside_segments(lake: Lake) -> dict[str, tuple[int, datetime]]:
-    """The sizes and times of segments that were put aside, by name, as they were then."""
-    rows = lake.sql("select name, bytes, written from segments_aside order by seen").to_pylist()
-    return {row["name"]: (row["bytes"], row["written"]) for row in rows}
-
-
 def _identity(segment: StoredSegment) -> tuple[int, datetime]:
     return segment.size, datetime.fromtimestamp(segment.written, UTC)
 
@@ -112,18 +107,17 @@ def add_segments(spark: SparkSession, lake: Lake, segments: Iterable[StoredSegme
         try:
             written = _write(spark, lake, left, outcome)
         except PySparkException:
-            gone = {name for name, each in left.items() if each.trouble() == GONE}
-            if not gone:
+            done = {name for name, each in left.items() if each.trouble() == GONE}
+            if not done:
                 raise
-            left = {name: left[name] for name in left.keys() - gone}
-            continue
-        if written is not None:
-            outcome.batch = _planned(lake, written)
-            if outcome.batch is not None:
+        else:
+            if written is not None and (batch := _planned(lake, written)) is not None:
+                outcome.batch = batch
                 commit_planned(lake)
                 break
-            left = {name: left[name] for name in left.keys() - known(lake, left.values())}
-        left = {name: left[name] for name in left.keys() - outcome.aside.keys() - outcome.unreadable.keys()}
+            done = known(lake, left.values()) if written is not None else set()
+        done |= outcome.aside.keys() | outcome.unreadable.keys()
+        left = {name: each for name, each in left.items() if name not in done}
     return outcome
 
 
@@ -132,11 +126,10 @@ def commit_planned(lake: Lake) -> None:
     for batch, directory in lake.unfinished():
         planned = _planned_rows(lake, batch)
         for table in [table for table in BATCH_TABLES if lake.last_batch(table) < batch]:
-            files = lake.written_files(table, directory) if planned[table] != 0 else []
-            rows = sum(file.rows for file in files)
             wanted = planned[table]
-            is_whole = rows == wanted if wanted is not None else rows > 0 or not planned["events"]
-            if not is_whole:
+            files = lake.written_files(table, directory) if wanted != 0 else []
+            rows = sum(file.rows for file in files)
+            if rows != wanted if wanted is not None else not rows and planned["events"]:
                 of = "" if wanted is None else f" of {wanted}"
                 raise PipelineError(
                     f"files of batch {batch} in {lake.table_url(table)}/data/{directory} are missing: they have {rows} "
@@ -196,7 +189,7 @@ def _planned(lake: Lake, written: _Written) -> IngestedBatch | None:
     If the other one has planned other segments, only the number changes, and nothing is written again.
     """
     while True:
-        number = lake.last_batch("segments") + 1  # first, so that a plan that comes meanwhile makes this one fail
+        number = lake.last_batch("segments") + 1  # read first, so that another plan meanwhile makes this one fail
         if known(lake, written.segments.values()) & written.segments.keys():
             return None
         about = {
@@ -254,13 +247,9 @@ def _put_aside(lake: Lake, segments: Segments, why: Mapping[str, str], outcome: 
         for name, each in segments.items()
         if name in why
     ]  # fmt: skip
-    if rows:
-        while not lake.write_rows(
-            "segments_aside",
-            pa.Table.from_pylist(rows, schema_of("segments_aside")),
-            lake.last_batch("segments_aside") + 1,
-        ):
-            pass  # another ingest has put some aside at the same time
+    table = pa.Table.from_pylist(rows, schema_of("segments_aside"))
+    while rows and not lake.write_rows("segments_aside", table, lake.last_batch("segments_aside") + 1):
+        pass  # another ingest has put some aside at the same time
     outcome.aside |= why
 
 

@@ -8,6 +8,7 @@ the computed tables, the files are checked but not the figures in them.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -32,7 +33,7 @@ _BATCH_OVERDUE: Final = timedelta(minutes=15)
 """Age of a batch beyond which no ingest that runs is about to commit it or to compute the tables."""
 
 _MESSAGES: Final = ", ".join(repr(EVENT_WORDS.get(event, event)) for event in MESSAGE_EVENTS)
-# What the lines of a day sum up to. `queue` is left out: of level session it is in histograms only.
+# The sums of a day's lines, and of the roll-up. `queue` is left out: at level session only histograms have it.
 _SUMS: Final = f"""
 with of_lines as (
     select d, event,
@@ -294,18 +295,7 @@ def _check_aside(snapshot: Snapshot, output: CheckOutput) -> set[str]:
 def _check_journals(
     snapshot: Snapshot, journals: Sequence[Path | str], aside: Container[str], overdue: float, output: CheckOutput
 ) -> None:
-    """Compare the lake with the segments of journals.
-
-    Args:
-        snapshot: of the lake.
-        journals: directories or URLs.
-        aside: segments of which something was told already.
-        overdue: seconds, see `OVERDUE`.
-        output: of the check.
-
-    Raises:
-        PipelineError: a journal cannot be listed.
-    """
+    """Compare the lake with the segments of journals, but for those that are ``aside``. Raises PipelineError."""
     if not journals:
         return
     closed = closed_before(snapshot.tables["segments"])
@@ -314,21 +304,16 @@ def _check_journals(
     for each in map(SegmentName.read, known):
         if each is not None:
             newest[each.boot] = max(each.number, newest.get(each.boot, -1))
-    same, found = 0, {kind: list[str]() for kind in (*_WRONG_KINDS, *_NOTED_KINDS)}
-    for journal in journals:
-        for file in listed(journal):
-            if isinstance(file, OddFile):
-                found["refused" if file.is_refused else "odd"].append(str(file))
-                continue
-            if str(file.name) in aside:
-                continue
+    found = defaultdict[str, list[str]](list)
+    for file in (file for journal in journals for file in listed(journal)):
+        if isinstance(file, OddFile):
+            found["refused" if file.is_refused else "odd"].append(str(file))
+        elif (name := str(file.name)) not in aside:
             with suppress(FileNotFoundError):  # the gateway or `gc` has deleted it meanwhile
-                kind, text = _compared(file, known.get(str(file.name)), newest.get(file.name.boot, -1), closed, overdue)
-                if kind in found:
-                    found[kind].append(text)
-                same += kind == "same"
+                kind, text = _compared(file, known.get(name), newest.get(file.name.boot, -1), closed, overdue)
+                found[kind].append(text)
     _tell(output.wrong, found, _WRONG_KINDS)
-    output.ok(f"{same:,} segments of the journal have as many lines as were ingested")
+    output.ok(f"{len(found['same']):,} segments of the journal have as many lines as were ingested")
     _tell(output.note, found, _NOTED_KINDS)
 
 
@@ -336,26 +321,24 @@ def _tell(
     tell: Callable[[str, str], None], found: Mapping[str, list[str]], kinds: Mapping[str, tuple[str, str]]
 ) -> None:
     for kind, (what, advice) in kinds.items():
-        if found[kind]:
-            tell(f"{len(found[kind])} {what}: {first_few(found[kind])}", advice)
+        if texts := found.get(kind):
+            tell(f"{len(texts)} {what}: {first_few(texts)}", advice)
 
 
 def _compared(segment: StoredSegment, lines: int | None, newest: int, closed: str, overdue: float) -> tuple[str, str]:
     """How a segment compares with the lake, and what to print of it.
 
     ``lines`` are those that were ingested, ``newest`` is the boot's last number in the lake, ``closed`` the first day
-    that is not closed, and ``overdue`` as in `_check_journals`.
+    that is not closed, and ``overdue`` seconds, see `OVERDUE`.
     """
-    name = str(segment.name)
+    name, age = str(segment.name), time.time() - segment.written
     if segment.is_open:
-        is_abandoned = time.time() - segment.written > _ABANDONED_AFTER
-        return "abandoned" if is_abandoned else "being written", segment.name.while_open
+        return "abandoned" if age > _ABANDONED_AFTER else "being written", segment.name.while_open
     if segment.name.version != VERSION:
         return "later", name
     if lines is None:
         if segment.day < closed:
             return "too late", name
-        is_overdue = time.time() - segment.written > overdue
-        return "passed over" if segment.name.number < newest else "overdue" if is_overdue else "waiting", name
+        return "passed over" if segment.name.number < newest else "overdue" if age > overdue else "waiting", name
     now = segment.count_lines()
     return ("same", name) if now == lines else ("changed", f"{name}: {now:,} lines, {lines:,} when ingested")

@@ -24,6 +24,7 @@ SUMS: Final = (
 """The SQL of the sums, modulo 2^64."""
 
 _MODULUS: Final = 1 << 64
+_MOST_RANGES: Final = 8
 _TOTALS: Final = (
     "sum(lines) lines, min(first) first, max(last) last, sum(sum1) sum1, sum(sum2) sum2, sum(sum3) sum3, "
     "bool_or(is_deleted) is_deleted"
@@ -228,8 +229,8 @@ def joined(found: Iterable[Range]) -> list[Range]:
     return result
 
 
-def in_words(found: Sequence[Range], most: int = 8) -> str:
-    """Ranges as text: 5-9, 12 and 3 more ranges."""
-    texts = [f"{first}" if first == last else f"{first}-{last}" for first, last in found[:most]]
-    rest = f" and {len(found) - most} more ranges" if len(found) > most else ""
+def in_words(found: Sequence[Range]) -> str:
+    """The first ranges as text: 5-9, 12 and 3 more ranges."""
+    texts = [f"{first}" if first == last else f"{first}-{last}" for first, last in found[:_MOST_RANGES]]
+    rest = f" and {len(found) - _MOST_RANGES} more ranges" if len(found) > _MOST_RANGES else ""
     return ", ".join(texts) + rest

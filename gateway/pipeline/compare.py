@@ -45,7 +45,7 @@ _TIMES: Final = {"connect": "Connect → CONNECTED", **LATENCIES, "blocked": "No
 
 _FILTERS: Final = {"rate": "rate", "bytes": "size", "number": "si", "share": "share", "us": "latency"}
 _NO_DIFFERENCE: Final = {"share": 0.001, "us": 1000}
-"""Of shares and latencies, of which more is worse, a smaller difference is none: it disturbs nobody."""
+"""For units where more is worse: a difference up to this one counts as none."""
 
 _Figures = Mapping[str, float | None]
 """Those of one lake, by measure."""
@@ -114,7 +114,7 @@ def _measures(one: _Figures, other: _Figures) -> Iterator[tuple[str, str, str]]:
 def _verdict(before: float | None, after: float | None, tolerance: float, unit: str) -> str:
     if before is None or after is None:
         return NOT_MEASURED if before is after else ONLY_AFTER if before is None else ONLY_BEFORE
-    # A bucket's width is no difference: figures in it may be the same.
+    # Two figures within the width of one bucket may be the same.
     if abs(after - before) <= max(tolerance * before, _NO_DIFFERENCE.get(unit, 0)):
         return SAME
     return DIFFERENT if unit not in _NO_DIFFERENCE else WORSE if after > before else BETTER

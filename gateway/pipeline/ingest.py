@@ -6,7 +6,6 @@ moment, and several ingests may run at once: see `gateway.pipeline.batches`.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -31,7 +30,7 @@ _SHORT_RUN_BYTES: Final = 96 << 20
 _REFRESH_INTERVAL: Final = 300.0
 """Seconds between two computations of the tables by a resident ingest."""
 _MOST_SEGMENTS: Final = 8192
-"""Of a batch: Spark looks for each of them by itself."""
+"""The most segments of a batch: Spark lists each of them separately."""
 BATCH_BYTES: Final = 256 << 20
 
 
@@ -90,25 +89,23 @@ class _IngestRun:
             self._lake.create("segments")
             waiting = self._waiting(again=self._options.again)
             self._progress.start(self._journals, str(self._lake), len(waiting))
-            if waiting or self._options.every is not None or self._is_unfinished():
+            is_unfinished = bool(self._lake.unfinished()) or tables.lacks_batches(self._lake)
+            if waiting or is_unfinished or self._options.every is not None:
                 is_short = sum(each.size for each in waiting) < _SHORT_RUN_BYTES
                 own = spark_session(self._options.spark, quick_start=is_short and self._options.every is None)
                 with self._signals.noted(), own if spark is None else nullcontext(configured(spark)) as session:
                     self._work(session, waiting)
             self._progress.end()
-            return self._outcome()
+            outcome = ExitCode.FAILURE if self._is_incomplete else ExitCode.OK
+            return self._signals.exit_code(outcome, is_resident=self._options.every is not None)
 
     def _waiting(self, *, again: bool = False) -> list[StoredSegment]:
         """The finished segments that the lake does not have, oldest first; warns of what is not read."""
         found = [each for journal in self._journals for each in listed(journal)]
         odd = [each for each in found if isinstance(each, OddFile)]
         segments = [each for each in found if isinstance(each, StoredSegment) and not each.is_open]
-        self._warn_once(
-            [str(each) for each in odd],
-            "in the journal are not read",
-            "Move them elsewhere, or rename them.",
-            what="file",
-        )
+        advice = "Move them elsewhere, or rename them."
+        self._warn_once([str(each) for each in odd], "in the journal are not read", advice, what="file")
         later = [each for each in segments if each.name.version > VERSION]
         self._warn_once(
             [str(each.name) for each in later], "of a later schema version left unread",
@@ -129,17 +126,6 @@ class _IngestRun:
         self._warned.update(new)
         if new:
             self._progress.warn(f"{len(new)} {what}{'s'[: len(new) != 1]} {said}: {first_few(new)}. {advice}")
-
-    def _is_unfinished(self) -> bool:
-        """Whether a batch is planned and not in all tables yet."""
-        return bool(self._lake.unfinished()) or tables.lacks_batches(self._lake)
-
-    def _outcome(self) -> ExitCode:
-        if self._signals.number == signal.SIGINT:
-            return ExitCode.INTERRUPTED
-        if self._signals.number is not None:
-            return ExitCode.TERMINATED if self._options.every is None else ExitCode.OK
-        return ExitCode.FAILURE if self._is_incomplete else ExitCode.OK
 
     def _work(self, spark: SparkSession, waiting: list[StoredSegment]) -> None:
         every = self._options.every
@@ -185,8 +171,7 @@ class _IngestRun:
         self._is_incomplete |= bool(outcome.aside or unreadable)
 
     def _refresh_if_due(self, spark: SparkSession) -> None:
-        last = self._refreshed_at
-        if last is None or time.monotonic() - last >= _REFRESH_INTERVAL:
+        if self._refreshed_at is None or time.monotonic() - self._refreshed_at >= _REFRESH_INTERVAL:
             self._refresh(spark)
 
     def _refresh(self, spark: SparkSession) -> None:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
@@ -73,7 +73,7 @@ class DataFile:
     statistics: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     def as_action(self) -> AddAction:
-        """What adds it to the table."""
+        """The action of Delta's log that adds it to the table."""
         stats = json.dumps({"numRecords": self.rows, **self.statistics}, ensure_ascii=False)
         return AddAction(quote(self.path, safe="/="), self.size, self.partition, self.modified, True, stats)
 
@@ -89,11 +89,23 @@ def _files_of(table: DeltaTable) -> Iterator[tuple[str, str, str | None, int]]:
 
 
 def _removed(table: DeltaTable, is_old: Callable[[str, str | None], bool]) -> Iterator[RemoveAction]:
-    """What removes the files of some days and hours from it."""
+    """The actions of Delta's log that remove a table's files of some days and hours."""
     now = time.time_ns() // 1_000_000
     for path, day, hour, size in _files_of(table):
         if is_old(day, hour):
             yield RemoveAction(path, True, now, size, {"d": day})
+
+
+def _change(
+    delta: DeltaTable, name: str, actions: Sequence[AddAction | RemoveAction], properties: CommitProperties,
+    days: Collection[str] | None = None,
+) -> None:  # fmt: skip
+    """Commit actions to a table; with ``days`` in place of its files of these days, see `Lake.commit_files`."""
+    partitions = partitions_of(name)
+    delta.create_write_transaction(
+        [*actions], "append" if days is None else "overwrite", Schema.from_arrow(schema_of(name)), partitions,
+        [("d", "in", sorted(days))] if days is not None and partitions else None, commit_properties=properties,
+    )  # fmt: skip
 
 
 def _statistics(file: pq.FileMetaData) -> dict[str, dict[str, object]]:
@@ -110,18 +122,26 @@ def _statistics(file: pq.FileMetaData) -> dict[str, dict[str, object]]:
         nulls[name] = sum(each.null_count for each in found)
         some = [each for each in found if each.num_values]
         if some and all(each.has_min_max for each in some):
-            bounds = min(each.min for each in some), max(each.max for each in some)
-            if all(map(_is_short, bounds)):
-                lowest[name], highest[name] = map(_as_json, bounds)
+            bounds = _as_json(min(each.min for each in some)), _as_json(max(each.max for each in some))
+            if None not in bounds:
+                lowest[name], highest[name] = bounds
     return {"minValues": lowest, "maxValues": highest, "nullCount": nulls}
 
 
-def _is_short(bound: object) -> bool:
-    return isinstance(bound, (int, datetime)) or (isinstance(bound, str) and len(bound) <= _LONGEST_BOUND)
+def _data_file(table: str, file: fs.FileInfo, storage: fs.FileSystem) -> DataFile:
+    footer = pq.read_metadata(file.path, filesystem=storage)
+    parts = dict(part.split("=", 1) for part in file.path.split("/")[2:-1])
+    partition = {name: parts[name] for name in partitions_of(table)}
+    statistics = _statistics(footer) if footer.num_rows else {}
+    return DataFile(file.path, file.size, file.mtime_ns // 1_000_000, footer.num_rows, partition, statistics)
 
 
 def _as_json(bound: object) -> object:
-    return f"{bound:%Y-%m-%dT%H:%M:%S.%fZ}" if isinstance(bound, datetime) else bound
+    """A bound in the form of Delta's log; None if it is left out."""
+    if isinstance(bound, datetime):
+        return f"{bound:%Y-%m-%dT%H:%M:%S.%fZ}"
+    is_kept = isinstance(bound, int) or (isinstance(bound, str) and len(bound) <= _LONGEST_BOUND)
+    return bound if is_kept else None
 
 
 def location(text: str) -> str:
@@ -138,19 +158,13 @@ def location(text: str) -> str:
 
 
 class Lake:
-    """A lake.
+    """A lake: a directory, or a URL that delta-rs reaches, such as ``s3://bucket/lake``."""
 
-    Args:
-        url: a directory, or a URL that delta-rs reaches, such as ``s3://bucket/lake``.
-        storage_options: for delta-rs; None: the usual variables of the environment.
-    """
-
-    def __init__(self, url: str | Path, storage_options: Mapping[str, str] | None = None) -> None:
+    def __init__(self, url: str | Path) -> None:
         self.url = location(str(url))
         self.is_remote = "://" in self.url
         if any(character in self.url for character in _REFUSED):
             raise UsageError(f"--lake {self.url}: a lake's path cannot have square brackets, backslashes or %.")
-        self._storage_options = dict(storage_options) if storage_options is not None else None
 
     def __str__(self) -> str:
         return self.url
@@ -163,7 +177,7 @@ class Lake:
         """The newest snapshot of a table; None before its first commit."""
         with self.explained():
             try:
-                return DeltaTable(self.table_url(table), storage_options=self._storage_options)
+                return DeltaTable(self.table_url(table))
             except TableNotFoundError:
                 return None
 
@@ -177,7 +191,6 @@ class Lake:
                     Schema.from_arrow(schema_of(table)),
                     mode="ignore",
                     partition_by=partitions_of(table),
-                    storage_options=self._storage_options,
                 )
             found = self.table(table)
         if found is None:
@@ -196,12 +209,9 @@ class Lake:
             raise PipelineError(f"there is no lake at {self}. Give the place that `pipeline ingest` wrote.")
 
     def files(self, table: str, days: Collection[str] | None = None, where: str = "") -> list[str]:
-        """The paths or URLs of a table's data files.
+        """The paths or URLs of a table's data files; only of some ``days``, if they are given.
 
-        Args:
-            table: its name.
-            days: only of these days.
-            where: only those which may have rows for which this condition in SQL holds, by Delta's statistics.
+        With ``where``, a condition in SQL, only those which may have rows for which it holds, by Delta's statistics.
         """
         found = self.table(table)
         if found is None or (days is not None and not days):
@@ -226,10 +236,7 @@ class Lake:
         return Snapshot({table: self.table(table) for table in named})
 
     def sql(self, query: str) -> pa.Table:
-        """The answer to an SQL query (DataFusion's dialect) over all tables; one that is not there yet is empty.
-
-        Raises PipelineError if the query is wrong or the lake cannot be read.
-        """
+        """The answer to an SQL query (DataFusion's dialect) over all tables. Raises PipelineError as `Snapshot.sql`."""
         return self.snapshot(query).sql(query)
 
     def written_files(self, table: str, directory: str) -> list[DataFile]:
@@ -240,20 +247,11 @@ class Lake:
         if not self.is_remote and not Path(self.table_url(table), "data", directory).is_dir():
             return []  # delta-rs would miss the table's directory, too
         with self.explained():
-            storage = fs.PyFileSystem(DeltaStorageHandler(self.table_url(table), self._storage_options))
-            below = fs.FileSelector(f"data/{directory}", allow_not_found=True, recursive=True)
-            found = []
-            for each in sorted(storage.get_file_info(below), key=lambda info: info.path):
-                if each.is_file and each.base_name.endswith(".parquet"):
-                    footer = pq.read_metadata(each.path, filesystem=storage)
-                    if footer.num_rows:
-                        parts = dict(part.split("=", 1) for part in each.path.split("/")[2:-1])
-                        partition = {name: parts[name] for name in partitions_of(table)}
-                        modified = each.mtime_ns // 1_000_000
-                        found.append(
-                            DataFile(each.path, each.size, modified, footer.num_rows, partition, _statistics(footer))
-                        )
-        return found
+            storage = fs.PyFileSystem(DeltaStorageHandler(self.table_url(table)))
+            below = storage.get_file_info(fs.FileSelector(f"data/{directory}", allow_not_found=True, recursive=True))
+            files = (each for each in below if each.is_file and each.base_name.endswith(".parquet"))
+            found = [_data_file(table, each, storage) for each in sorted(files, key=lambda file: file.path)]
+        return [file for file in found if file.rows]
 
     # ------------------------------------------------------------ batches
 
@@ -274,8 +272,7 @@ class Lake:
         if self.last_batch("segments") <= applied:
             return []
         query = f"select distinct batch, directory from segments where batch > {applied} order by batch"  # noqa: S608
-        rows = self.sql(query)
-        return [(row["batch"], row["directory"]) for row in rows.to_pylist()]
+        return [(row["batch"], row["directory"]) for row in self.sql(query).to_pylist()]
 
     def whole_days(self, table: str) -> set[str]:
         """The days of which one of `HOURLY_TABLES` has a file with all hours."""
@@ -297,42 +294,36 @@ class Lake:
         2026-11-21T05; a file with all hours of a day is replaced with any of them. Returns whether it did; False if the
         table has this batch, or a later one, already.
         """
-        schema, partitions = Schema.from_arrow(schema_of(table)), partitions_of(table)
-        actions: list[AddAction | RemoveAction] = [file.as_action() for file in files]
-        mode: Literal["append", "overwrite"] = "append" if days is None else "overwrite"
-        replaced = [("d", "in", sorted(days))] if days is not None and partitions else None
+        added = [file.as_action() for file in files]
         old = {*(hours or ())}
         old |= {hour[:10] for hour in old}
 
         def commit(delta: DeltaTable, properties: CommitProperties) -> None:
             removed = _removed(delta, lambda day, hour: (hour or day) in old) if old else ()
-            delta.create_write_transaction(
-                [*actions, *removed], mode, schema, partitions, replaced, commit_properties=properties
-            )
+            _change(delta, table, [*added, *removed], properties, days)
 
         return self._commit(table, batch, commit)
 
-    def position(self, table: str, reader: str) -> int | None:
-        """How far a reader of another log has come that writes into a table; None if it never has."""
-        found = self.table(table)
+    def position(self, reader: str) -> int | None:
+        """How far a reader of streams has come that writes into ``messages``; None if it never has."""
+        found = self.table("messages")
         return None if found is None else found.transaction_version(reader)
 
-    def commit_from(self, table: str, files: Sequence[DataFile], reader: str, start: int | None, end: int) -> bool:
-        """Add files to a table, and the new `position` of their reader, in one step.
+    def commit_messages(self, files: Sequence[DataFile], reader: str, start: int | None, end: int) -> bool:
+        """Add files to ``messages``, and the new `position` of their reader, in one step.
 
         Returns whether it did; False if the reader is not at ``start`` any more, since another one like it has written.
         """
-        schema, partitions = Schema.from_arrow(schema_of(table)), partitions_of(table)
-        actions: list[AddAction | RemoveAction] = [file.as_action() for file in files]
+        added = [file.as_action() for file in files]
         properties = CommitProperties(app_transactions=[Transaction(reader, end)])
 
         def attempt(delta: DeltaTable) -> bool:
             if delta.transaction_version(reader) != start:
                 return False
-            delta.create_write_transaction(actions, "append", schema, partitions, commit_properties=properties)
+            _change(delta, "messages", added, properties)
             return True
 
-        return self.tried(table, attempt)
+        return self.tried("messages", attempt)
 
     def close_days(self, day: str, batch: int) -> bool:
         """Refuse segments that were begun before a day from now on, and forget those from before its eve.
@@ -340,13 +331,11 @@ class Lake:
         A segment may lie in the directory of the day after, so entries of the eve are still needed. ``batch`` is a
         number of its own, which no plan can have. Otherwise as `commit_files`.
         """
-        schema, partitions = Schema.from_arrow(schema_of("segments")), partitions_of("segments")
         eve = f"{date.fromisoformat(day) - timedelta(days=1)}"
         closed = Transaction(_CLOSED, int(day.replace("-", "")))
 
         def commit(delta: DeltaTable, properties: CommitProperties) -> None:
-            removed = _removed(delta, lambda begun, _: begun < eve)
-            delta.create_write_transaction([*removed], "append", schema, partitions, commit_properties=properties)
+            _change(delta, "segments", [*_removed(delta, lambda begun, _: begun < eve)], properties)
 
         return self._commit("segments", batch, commit, closed)
 
@@ -387,7 +376,7 @@ class Lake:
                         found.alter.add_columns(lacking)  # an earlier release has made it
                     return attempt(found)
                 except CommitFailedError:
-                    time.sleep(random.random() / 20)  # noqa: S311 - so that two do not meet again and again
+                    time.sleep(random.random() / 20)  # noqa: S311 - so that two do not collide again
         raise PipelineError(f"other commands write into the table {table} of {self} all the time. Try again later.")
 
     @contextmanager
@@ -404,7 +393,7 @@ class Lake:
 
 
 def known_trouble(text: str, place: object) -> str | None:
-    """What to say about the text of an error that has a common cause, in a place."""
+    """A sentence about an error at a place, if its text shows a common cause."""
     if any(words in text for words in _DISK_FULL):
         return f"no space is left for {place}. {_WAITS} Make room and run the same command again."
     if _READ_ONLY in text:

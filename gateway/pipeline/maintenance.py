@@ -30,7 +30,7 @@ KEEP_HOURS: Final = 168
 
 _ZSTD: Final = WriterProperties(compression="ZSTD", compression_level=3)
 _SIZES: Final = ((True, 128 << 20), (False, 16 << 20))
-"""Whether a day is over, and from which size on its files are not merged: today's are not written again and again."""
+"""By whether a day is over: the size from which its files are not merged, so that today's are not merged repeatedly."""
 _LEAST_SEGMENTS_DAYS: Final = 8
 """The report looks for nodes that are silent in the segments of the last week."""
 _DAY: Final = 86_400
@@ -39,11 +39,9 @@ _DAY: Final = 86_400
 def compact(lake: Lake, out: TextIO, *, quiet: bool = False, now: datetime | None = None) -> None:
     """Merge the small files of partitions with several, and remove files that no table has named for a week.
 
-    Each partition is a commit of its own. On days that are not over by ``now`` only small files are merged.
-
-    Computed tables are not merged: they grow by no files, and a merge while an ingest replaces a day would double it.
-
-    While a batch is planned and not in all tables, its files are such, so none are removed.
+    Each partition is a commit of its own. On days that are not over by ``now`` only small files are merged. Computed
+    tables are not merged: they grow by no files, and a merge while an ingest replaces a day would double it. While a
+    batch is planned and not in all tables, no table names its files, so none are removed.
 
     Raises PipelineError if there is no lake, or a table cannot be read.
     """
@@ -104,20 +102,13 @@ def collect(
     *,
     quiet: bool = False,
 ) -> None:
-    """Delete what is old enough.
+    """Delete what is old enough. If ``quiet``, print only what needs attention.
 
-    Args:
-        lake: that the journals were ingested into.
-        journals: directories or URLs of segments. Only those that are in the lake and have not changed since are
-            deleted.
-        retain_days: the least age of a deleted segment, since its last write; 0 for all that are in the lake.
-        events_days: the age from which days of events are deleted; the roll-up and all computed tables stay. None: keep
-            all events.
-        out: receives the messages.
-        quiet: print only what needs attention.
+    Of the segments of ``journals``, directories or URLs, those are deleted that are in the lake, have not changed since
+    and were last written ``retain_days`` ago or earlier. ``events_days`` is the age from which days of events are
+    deleted, None for never; the roll-up and all computed tables stay.
 
-    Raises:
-        PipelineError: something in the lake cannot be read, or there is no journal.
+    Raises PipelineError if something in the lake cannot be read, or there is no journal.
     """
     lake.must_exist()
     progress = StringIO() if quiet else out
@@ -130,15 +121,15 @@ def collect(
 def _collect_segments(lake: Lake, journal: str, retain_days: float, progress: TextIO, warnings: TextIO) -> None:
     query = f"select name, lines from segments where batch <= {lake.applied()}"  # noqa: S608
     ingested = {row["name"]: row["lines"] for row in lake.snapshot(query).rows(query)}
-    deleted, size, kept_young, kept_new = 0, 0, 0, 0
+    deleted, size, kept = 0, 0, Counter[str]()
     for segment in stored_segments(journal):
         if segment.is_open or segment.name.version != VERSION:
             continue
         lines = ingested.get(str(segment.name))
         if lines is None:
-            kept_new += 1
+            kept["not ingested yet"] += 1
         elif time.time() - segment.written < retain_days * _DAY:
-            kept_young += 1
+            kept[f"younger than {retain_days:g} days"] += 1
         else:
             with suppress(FileNotFoundError):  # the gateway has deleted it meanwhile
                 if segment.count_lines() == lines:
@@ -146,19 +137,11 @@ def _collect_segments(lake: Lake, journal: str, retain_days: float, progress: Te
                     size += segment.size
                     deleted += 1
                 else:
-                    print(
-                        f"kept {segment.path}: it has other lines than when it was ingested; see `pipeline check "
-                        "--journal`",
-                        file=warnings,
-                    )
+                    why = "it has other lines than when it was ingested; see `pipeline check --journal`"
+                    print(f"kept {segment.path}: {why}", file=warnings)
     remove_empty_days(journal)
-    kept = ", ".join(
-        f"{number:,} {why}"
-        for number, why in ((kept_new, "not ingested yet"), (kept_young, f"younger than {retain_days:g} days"))
-        if number
-    )
-    kept = f"; kept {kept}" if kept else ""
-    print(f"journal: deleted {deleted:,} segments, {size:,} bytes{kept}", file=progress)
+    rest = "; kept " + ", ".join(f"{number:,} {why}" for why, number in sorted(kept.items())) if kept else ""
+    print(f"journal: deleted {deleted:,} segments, {size:,} bytes{rest}", file=progress)
 
 
 def _collect_events(lake: Lake, first_kept: str, progress: TextIO, warnings: TextIO) -> None:
@@ -167,10 +150,8 @@ def _collect_events(lake: Lake, first_kept: str, progress: TextIO, warnings: Tex
             continue
         rows = _delete_events(lake, day)
         if rows is None:
-            print(
-                f"events of {day}: kept, since tables that are computed from them lack a batch; run `pipeline ingest`",
-                file=warnings,
-            )
+            why = "tables that are computed from them lack a batch; run `pipeline ingest`"
+            print(f"events of {day}: kept, since {why}", file=warnings)
         else:
             print(f"events of {day}: deleted {rows:,} rows", file=progress)
 

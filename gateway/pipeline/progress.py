@@ -1,4 +1,4 @@
-"""What a run and a check print, and the signals that end a run in order."""
+"""The output of a run and of a check, and the signals that end a run gracefully."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Final, TextIO
+
+from gateway.errors import ExitCode
 
 if TYPE_CHECKING:
     from gateway.pipeline.batches import IngestedBatch
@@ -51,12 +53,9 @@ class Progress:
             parts.append(_counted(batch.bad_lines, "bad line"))
         if batch.newest is not None:
             age = time.time() - batch.newest.timestamp()
-            is_ahead = age < -_CLOCKS_DIFFER
-            parts.append(
-                f"newest {_age(-age)} ahead: the clock of its gateway is wrong"
-                if is_ahead
-                else f"newest {_age(max(age, 0))} ago"
-            )
+            is_wrong = age < -_CLOCKS_DIFFER
+            what = f"{_age(-age)} ahead: the clock of its gateway is wrong" if is_wrong else f"{_age(max(age, 0))} ago"
+            parts.append(f"newest {what}")
         self.say(f"batch {batch.number}: {', '.join(parts)}")
 
     def tables(self, days: int, seconds: float) -> None:
@@ -146,6 +145,14 @@ class EndingSignals:
             raise KeyboardInterrupt
         self.number = number
         self._progress.say("ending after the batch under way")
+
+    def exit_code(self, otherwise: ExitCode, *, is_resident: bool) -> ExitCode:
+        """How a run ends that one may have ended: SIGTERM is the usual end of one that is resident."""
+        if self.number is None:
+            return otherwise
+        if self.number == signal.SIGINT:
+            return ExitCode.INTERRUPTED
+        return ExitCode.OK if is_resident else ExitCode.TERMINATED
 
     def pause(self, seconds: float) -> None:
         """Wait for so many seconds, or until one comes."""

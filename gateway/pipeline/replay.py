@@ -84,7 +84,8 @@ def replay(options: ReplayOptions, out: TextIO, *, quiet: bool = False) -> int:
         print(*(f"  {part.in_words()}" for part in parts[:_SHOWN]), sep="\n", file=out)
         if len(parts) > _SHOWN:
             print(f"  and {len(parts) - _SHOWN:,} more days and streams", file=out)
-    if without := _count_without_body(snapshot, options.where):
+    without = snapshot.sql(f"select count(*) n from messages where body is null and ({options.where})")["n"][0].as_py()  # noqa: S608
+    if without:
         print(f"left out {without:,} messages whose bodies were too large for the archive", file=out)
     if options.server is None or not total:
         return total
@@ -130,13 +131,8 @@ def _parts(snapshot: Snapshot, where: str) -> list[_StreamDay]:
     return [_StreamDay(**row) for row in snapshot.rows(query)]
 
 
-def _count_without_body(snapshot: Snapshot, where: str) -> int:
-    query = f"select count(*) n from messages where body is null and ({where})"  # noqa: S608
-    return int(next(snapshot.rows(query))["n"])
-
-
 def _messages(snapshot: Snapshot, where: str, parts: list[_StreamDay]) -> Iterator[dict[str, Any]]:
-    """The messages in order, some offsets at a time, so that memory has room for what is put into order."""
+    """The messages in order, a range of offsets at a time, because a range is sorted in memory."""
     for part in parts:
         of_part = f"vhost = {_quoted(part.vhost)} and stream = {_quoted(part.stream)} and d = {_quoted(part.day)}"
         step = max(1, (part.last - part.first + 1) * _PART_BYTES // max(part.size, _PART_BYTES))

@@ -42,7 +42,7 @@ class StoredSegment:
 
     @property
     def day(self) -> str:
-        """That of its directory, such as 2026-11-21."""
+        """The day of its directory, such as 2026-11-21."""
         return self.path.rsplit("/", 2)[-2].partition("=")[2]
 
     def count_lines(self) -> int:
@@ -83,7 +83,7 @@ class StoredSegment:
 
 @dataclass(frozen=True, slots=True)
 class OddFile:
-    """What lies among the segments and is not read. ``is_refused`` tells whether it may stand for lines."""
+    """A file or directory among the segments that is not read. ``is_refused``: it may hide lines that are missing."""
 
     path: str
     why: str
@@ -99,7 +99,7 @@ def stored_segments(journal: Path | str) -> Iterator[StoredSegment]:
 
 
 def listed(journal: Path | str) -> Iterator[StoredSegment | OddFile]:
-    """The same, and what is not read: links, what is no regular file, and files that no gateway has named so.
+    """The same, and what is not read: links, other special files, and files with names that no gateway gives.
 
     A link could let whoever writes a journal read any file with the rights of the ingest.
     """

@@ -49,17 +49,8 @@ def refresh(
 ) -> int:
     """Compute the tables again for the days of all batches that one of them lacks, and then ``durable_subs``.
 
-    May be repeated, also after a failure, and run at any number of places at once.
-
-    Args:
-        spark: the session.
-        lake: whose tables to compute.
-        idle_after: seconds, see `durable_subs`.
-        abandoned_after: seconds, see `durable_subs`.
-        now: seconds since the epoch; None: the current time.
-
-    Returns:
-        How many days were computed.
+    May be repeated, also after a failure, and run at any number of places at once. ``idle_after`` and
+    ``abandoned_after`` are seconds; ``now`` is Unix time, None for the current time. Returns how many days it computed.
     """
     if not lacks_batches(lake):
         return 0

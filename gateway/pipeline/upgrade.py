@@ -144,7 +144,7 @@ class _Copy:
         return number + 1
 
     def _segments(self, batch: int) -> list[Row]:
-        """What was ingested. A segment's first line number is that of all lines of its boot before."""
+        """The ingested segments. A segment begins with the number of lines that its boot has in earlier segments."""
         now = datetime.now(UTC)
         found: list[tuple[SegmentName, Row]] = []
         for manifest in self._old.manifests.values():

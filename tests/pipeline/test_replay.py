@@ -125,13 +125,13 @@ def test_gc_deletes_old_messages_and_archive_goes_on_where_it_was(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lake = archived(tmp_path, 2)
-    lake.commit_from("messages", [], "stream / a", None, 7)
+    lake.commit_messages([], "stream / a", None, 7)
 
     assert main(["pipeline", "gc", "--lake", str(tmp_path), "--messages-days", "0"]) == 0
     assert "messages of 2026-11-21: deleted 4 rows" in capsys.readouterr().out
     assert "2026-11-21" not in lake.days("messages")
-    assert lake.position("messages", "stream / a") == 7
-    assert not lake.commit_from("messages", [], "stream / a", None, 7)
+    assert lake.position("stream / a") == 7
+    assert not lake.commit_messages([], "stream / a", None, 7)
     assert main(["pipeline", "gc", "--lake", str(tmp_path)]) == 2
     assert main(["pipeline", "gc", "--lake", str(tmp_path), "--retain-days", "1"]) == 2
 

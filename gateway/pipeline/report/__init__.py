@@ -59,12 +59,13 @@ def write_report(sql: Sql, options: ReportOptions, now: datetime | None = None) 
     known = known_span(sql)
     span, form = _requested(known, start, end), _FORMATTED[options.form]
     if span is None:  # the answer is about the time that was asked for
-        form = partial(_empty_page, known) if options.form == "html" else form
+        if options.form == "html":
+            form = partial(_rendered, title="STOMP traffic: nothing to report", span=None, known=known)
         start = generated if start is None else start
         span = Span(start, max(start + TEN_SECONDS, end or 0))
     queries = LakeQueries(
         sql, span, now=generated, newest=newest_line(sql, known, generated) if known else None, peak=options.peak,
-        # Who asks about a time that has passed does not ask whether the lake is fresh.
+        # A report on a time that has passed says nothing about whether the lake is up to date.
         lag=None if end is not None and end < generated else round(options.lag * SECOND),
     )  # fmt: skip
     found = find(queries)
@@ -130,12 +131,8 @@ def _full_page(queries: LakeQueries, found: Mapping[str, Found]) -> str:
     )  # fmt: skip
 
 
-def _empty_page(known: Span | None, queries: LakeQueries, found: Mapping[str, Found]) -> str:
-    """The page for a span without traffic: says so, what to do, and what needs attention nevertheless."""
-    return _rendered(queries, found, title="STOMP traffic: nothing to report", span=None, known=known)
-
-
 def _rendered(queries: LakeQueries, found: Mapping[str, Found], **context: object) -> str:
+    """The page; with a ``span`` of None, what to do if there is no traffic, and what needs attention nevertheless."""
     unit = unit_of(queries)
 
     def sentence(each: Found, row: Row) -> Markup:

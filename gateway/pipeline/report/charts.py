@@ -84,7 +84,7 @@ class Canvas:
 
     @property
     def width(self) -> float:
-        """Of the chart."""
+        """The width of the chart."""
         return (960 if self.wide else 360) - self.left - self.right
 
 

@@ -137,7 +137,7 @@ def _find(queries: LakeQueries, name: str, rule: ReportRule) -> Found:
 
 
 def unit_of(queries: LakeQueries) -> str:
-    """What sentences call the periods that rules compare."""
+    """The word for the periods that rules compare."""
     return {HOUR: "hour", MINUTE: "minute"}.get(queries.span.period, "period")
 
 

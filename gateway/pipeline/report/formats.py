@@ -23,23 +23,24 @@ _INVISIBLE: Final = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Categories of Unicode: control characters, marks of direction, halves of characters, ends of lines."""
 _JOINERS: Final = "\u200c\u200d"
 """Which scripts and emoji need."""
+_USUAL: Final = 56
+"""Columns of a name in a page."""
 _LONGEST: Final = 2000
 """Columns of a name in a title or in JSON; longer names are an attack or an accident."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientText:
-    """A name or code from outside. A template shows it in `columns` at most, in full in its title, isolated (bdi)."""
+    """A name or code from outside. A template shows it shortened, in full in its title, isolated (bdi)."""
 
     text: str | None
-    columns: int = 56
 
     def __str__(self) -> str:
         return shortened(name_of(self.text), _LONGEST)
 
     def __html__(self) -> str:
         whole = name_of(self.text)
-        short = shortened(whole, self.columns)
+        short = shortened(whole, _USUAL)
         title = "" if short == whole else Markup(' title="{}"').format(shortened(whole, _LONGEST))
         return Markup("<bdi{}>{}</bdi>").format(title, short)
 

@@ -102,9 +102,9 @@ class LakeQueries:
     ) -> None:  # fmt: skip
         self.span, self.now, self.newest = span, now, newest
         self.width = span.width(MOST_POINTS)
-        """Of the bins of a line, in microseconds."""
+        """The width of the bins of a line, in microseconds."""
         self.wide = max(self.width, span.width(MOST_BARS))
-        """Of bars."""
+        """The width of bars, in microseconds."""
         self._sql = sql
         macros: Any = _QUERIES.make_module({
             "span": span, "width": self.width, "wide": self.wide, "features": FEATURES, "latency_events": [*LATENCIES],
