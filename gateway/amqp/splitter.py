@@ -409,7 +409,8 @@ class Splitter:
             raise CodecError(_WRONG_ORDER)
         # Each registered channel has one consumer, so the consumer tag is skipped.
         tag_at = at + 12 + data[at + 11]
-        tag, redelivered, exchange_size = _tag_flag_and_size(data, tag_at)
+        tag, flag, exchange_size = _tag_flag_and_size(data, tag_at)
+        redelivered = flag == 1
         key_at = tag_at + 10 + exchange_size
         if key_at + 2 + data[key_at] != end:
             raise CodecError("a delivery does not have the size of its fields")
@@ -418,33 +419,28 @@ class Splitter:
         if end + _CONTENT_START < size:
             kind, owner, length, _, _, body_size = _content_start(data, end)
             body_at: int = end + FRAME_OVERHEAD + length
+            stop: int = body_at + FRAME_OVERHEAD + body_size if body_size else body_at
             if (
-                kind == HEADER
+                stop <= size
+                and kind == HEADER
                 and owner == channel
                 and length >= _CONTENT_SIZE
-                and body_at <= size
                 and data[body_at - 1] == _FRAME_END
+                and (not body_size or _frame_header(data, body_at) == (BODY, channel, body_size))
+                and data[stop - 1] == _FRAME_END
             ):
                 properties = data[end + _CONTENT_START : body_at - 1]
-                stop: int = body_at + FRAME_OVERHEAD + body_size if body_size else body_at
-                if not body_size or (
-                    stop <= size
-                    and _frame_header(data, body_at) == (BODY, channel, body_size)
-                    and data[stop - 1] == _FRAME_END
-                ):
-                    try:
-                        sink.deliver(tag, redelivered == 1, route, properties, data[body_at + 7 : stop - 1])
-                    except Exception as error:  # noqa: BLE001 - it belongs to one session, and not to the link
-                        self._failed(sink, error)
-                    between = data[tag_at + 8 : body_at + 7 if body_size else stop]
-                    if between == sink.between:
-                        # The second message with the same bytes: more may follow.
-                        head = data[at:tag_at]
-                        repeat = _Repeat(sink, head, between, stop - at, redelivered == 1, route, properties)
-                        self._expect(repeat)
-                    sink.between = between if len(between) <= _LARGEST_REPEAT else b""
-                    return stop
-        self._messages[channel] = _Message(tag, redelivered == 1, route)
+                try:
+                    sink.deliver(tag, redelivered, route, properties, data[body_at + 7 : stop - 1])
+                except Exception as error:  # noqa: BLE001 - it belongs to one session, and not to the link
+                    self._failed(sink, error)
+                between = data[tag_at + 8 : body_at + 7 if body_size else stop]
+                if between == sink.between:
+                    # The second message with the same bytes: more may follow.
+                    self._expect(_Repeat(sink, data[at:tag_at], between, stop - at, redelivered, route, properties))
+                sink.between = between if len(between) <= _LARGEST_REPEAT else b""
+                return stop
+        self._messages[channel] = _Message(tag, redelivered, route)
         return end
 
     def _expect(self, repeat: _Repeat) -> None:

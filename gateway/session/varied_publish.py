@@ -13,14 +13,12 @@ from typing import Final
 from gateway.session.cached_publish import CachedPublish
 from gateway.session.queues import QUEUE_ARGUMENTS
 from gateway.session.translate import PROPERTIES
-from gateway.stomp.frame import CONTENT_LENGTH, RECEIPT
 
 # The headers of SEND whose values decide where a message goes or how. All others are only entries of the headers table.
 _SIGNIFICANT: Final = PROPERTIES.union(
     QUEUE_ARGUMENTS,
     (b"message-id", b"transaction", b"mandatory", b"durable", b"auto-delete", b"exclusive"),
 )
-_VOLATILE: Final = (RECEIPT, CONTENT_LENGTH)
 
 # The memory in bytes for all kinds of a session, and the size of the largest headers that are looked up.
 _MOST_BYTES: Final = 256 << 10
