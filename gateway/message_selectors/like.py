@@ -1,4 +1,4 @@
-"""LIKE: whether a text matches a pattern, in bounded time, whatever the selector and the message."""
+"""LIKE: matches a text with a pattern in bounded time, whatever the selector and the message."""
 
 from __future__ import annotations
 
@@ -7,36 +7,37 @@ from collections.abc import Callable
 from typing import Final
 
 Like = Callable[[str], bool | None]
+"""Whether a text matches; None for a text that is too long."""
 
+# The longest texts, in characters. With ``_`` between two ``%``, the time grows with the product of text and part.
 _LONGEST_TEXT: Final = 4096
-# What is between two ``%`` is looked for. With ``_`` in it that takes as long as both together, multiplied.
 _LONGEST_SEARCHED: Final = 512
 
 _ANY: Final = None
-# Characters, and _ANY for any one.
+# A part of a pattern: characters, and _ANY for any single one.
 _Part = list[str | None]
 
 
 def like(pattern: str, escape: str) -> Like:
-    """What LIKE says of a text; ``escape`` is one character, or empty. Of a text that is too long it says None."""
+    """Compile a pattern. ``escape``: one character, or empty."""
     parts = _split(pattern, escape)
     has_any = any(_ANY in part for part in parts)
     if len(parts) > 1 and not has_any:
         return _literal(["".join(filter(None, part)) for part in parts])
-    longest = _LONGEST_SEARCHED if len(parts) > 2 else _LONGEST_TEXT  # noqa: PLR2004 - that is more than one %
+    longest = _LONGEST_SEARCHED if len(parts) > 2 else _LONGEST_TEXT  # noqa: PLR2004 - more than one %
     matches = _expression(parts).fullmatch
     return lambda text: matches(text) is not None if len(text) <= longest else None
 
 
 def _split(pattern: str, escape: str) -> list[_Part]:
-    """What stands around the ``%``."""
+    """Split a pattern at each ``%``."""
     parts: list[_Part] = [[]]
     position = 0
     while position < len(pattern):
-        character, behind = pattern[position], pattern[position + 1 : position + 2]
+        character, following = pattern[position], pattern[position + 1 : position + 2]
         position += 1
-        if character == escape and behind and behind in ("%", "_", escape):
-            parts[-1].append(behind)
+        if character == escape and following and following in ("%", "_", escape):
+            parts[-1].append(following)
             position += 1
         elif character == "%":
             parts.append([])
@@ -46,7 +47,7 @@ def _split(pattern: str, escape: str) -> list[_Part]:
 
 
 def _literal(parts: list[str]) -> Like:
-    """Each part is looked for behind the one before, and once found it is not looked for again: that is enough."""
+    """Match parts without ``_``: find each after the one before it. The first place of each is the best."""
     first, *middle, last = parts
 
     def is_like(text: str) -> bool | None:
@@ -66,11 +67,11 @@ def _literal(parts: list[str]) -> Like:
 
 
 def _expression(parts: list[_Part]) -> re.Pattern[str]:
-    """The same as a regular expression. Nothing in it is tried a second time, which for many ``%`` would take years."""
+    """The pattern as a regular expression without backtracking, which for many ``%`` would take years."""
     first, *others = ["".join("." if each is _ANY else re.escape(each) for each in part) for part in parts]
     if not others:
         return re.compile(first, re.DOTALL)
     *middle, last = others
     found_once = "".join([f"(?>.*?{part})" for part in middle if part])
-    # The last part is compared only at the end, if there is room for it.
+    # The last part is matched only at the end, if there is room for it.
     return re.compile(f"{first}{found_once}(?=.{{{len(parts[-1])}}}).*+(?<={last})", re.DOTALL)

@@ -1,4 +1,4 @@
-"""A selector: read once for each text, then asked about messages."""
+"""Selectors: each text is parsed once, and then applied to messages."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from gateway.errors import SelectorError
 from gateway.message_selectors.terms import Evaluate
 
 LONGEST_SELECTOR: Final = 2048
-"""Bytes. It bounds the time that it takes to read a selector, and to ask it."""
+"""In bytes. It bounds the time to parse a selector, and to apply it."""
 
-# ActiveMQ's name for what is always so here, and Artemis' name for identifiers that may have hyphens.
+# Prefixes of selectors: ActiveMQ's, for a conversion that the gateway always does; Artemis', for names with hyphens.
 _CONVERTING: Final = "convert_string_expressions:"
 _HYPHENATED: Final = "hyphenated_props:"
 
 
 class Selector:
-    """The meaning of a selector: ``evaluate`` gives True, False or None (unknown) for the headers of a message."""
+    """A parsed selector. ``evaluate`` returns True, False or None (unknown) for the headers of a message."""
 
     __slots__ = ("__weakref__", "_evaluate")
 
@@ -26,30 +26,30 @@ class Selector:
         self._evaluate = evaluate
 
     def matches(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
-        """Whether it selects a message with these headers. Of several with one name the first counts."""
+        """Whether it selects a message with these headers. Of several headers with one name, the first counts."""
         return self._evaluate(dict(reversed(headers))) is True
 
 
-# Those in use. The sessions of an application mostly subscribe with the same few.
+# The selectors in use, by text. The sessions of an application mostly subscribe with the same few.
 _IN_USE: Final = WeakValueDictionary[bytes, Selector]()
 
-# What is wrong with those that were refused last: a client that tries again costs little.
+# The errors of the texts that were refused last, so that a client that tries again costs little.
 _REFUSED: Final[dict[bytes, str]] = {}
 _MOST_REFUSED: Final = 64
 
 
 def prepare_selectors() -> None:
-    """Load the parser, so that no SUBSCRIBE has to wait for it."""
+    """Load the parser, so that no SUBSCRIBE waits for it."""
     from gateway.message_selectors.selector_parser import prepare  # noqa: PLC0415
 
     prepare()
 
 
 def read_selector(text: bytes) -> Selector | None:
-    """Read a selector; None if there is nothing but spaces, which selects everything.
+    """Parse a selector. Returns None for a text of spaces only, which selects everything.
 
     Raises:
-        SelectorError: when it is none, too long or too deep.
+        SelectorError: it is malformed, too long or too deep.
     """
     if len(text) > LONGEST_SELECTOR:
         raise SelectorError(f"it has {len(text)} bytes, and {LONGEST_SELECTOR} are allowed")
@@ -81,7 +81,7 @@ def _read(text: bytes) -> Selector | None:
         condition = condition.partition(":")[2].strip()
     if not condition:
         return None
-    # Here, because few gateways may have selectors, and the library takes a tenth of a second to load.
+    # Imported here, because few gateways have selectors, and the library takes a tenth of a second to load.
     from gateway.message_selectors.selector_parser import parse  # noqa: PLC0415
 
     return Selector(parse(condition, hyphens=hyphens))

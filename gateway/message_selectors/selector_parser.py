@@ -1,7 +1,7 @@
-"""The grammar of selectors, for lark, and what its rules make of a text.
+"""The grammar of selectors, for lark, and the terms that its rules become.
 
-The parser has no recursion, and its time is linear in the text. The closures that it makes call each other as deeply as
-a selector is nested, which is bounded.
+The parser has no recursion, and its time is linear in the text. The closures that it returns call each other as deeply
+as the selector is nested, which is bounded.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from gateway.errors import SelectorError
 from gateway.message_selectors import terms
 from gateway.message_selectors.terms import Evaluate, Kind, Term
 
-# Closures that may call each other.
+# The most closures that call each other.
 _DEEPEST: Final = 40
-# It bounds the time that it takes to read a selector, and to ask it. Each % counts, also those of a LIKE: they make its
-# regular expression long. A text with a quotation mark counts twice.
+# It bounds the time to parse a selector, and to apply it. Each % counts, also in a LIKE, because it makes the regular
+# expression longer. A text with a quotation mark counts twice.
 _MOST_TOKENS: Final = 200
 _TOKEN: Final = re.compile(r"""'[^']*'|"[^"]*"|[\w$.]+|\S""")
-# Characters of a selector that an ERROR repeats.
+# The most characters of a selector that an ERROR repeats.
 _SHOWN: Final = 20
 _QUOTES: Final = "'\""
 
-# SQL-92's search condition as JMS has it. NOT is about the whole comparison behind it. ``PART`` is what a name goes on
-# with; a word or a number ends where a name could not go on. Words come before names, which cannot be words.
+# The search condition of SQL-92, as in JMS. NOT applies to the whole comparison after it. ``PART`` is a character within
+# a name; a word or a number does not end before one. Words have priority over names.
 _GRAMMAR: Final = r"""
 ?start: any_true
 ?any_true: all_true (_OR all_true)*
@@ -77,39 +77,39 @@ _OR.2: /or(?!PART)/i
 
 
 def parse(text: str, *, hyphens: bool) -> Evaluate:
-    """What a selector says of the headers of a message. With ``hyphens`` names may have some.
+    """Parse a selector. ``hyphens``: names may contain hyphens.
 
     Raises:
-        SelectorError: when it is no selector, or has too many words, or is too deep.
+        SelectorError: it is malformed, has too many words, or is too deep.
     """
     if len(_TOKEN.findall(text)) + text.count("%") > _MOST_TOKENS:
         raise SelectorError(f"it has more than {_MOST_TOKENS} words, signs and %")
     try:
         found = grammar(hyphens=hyphens).parse(text)
     except UnexpectedInput as error:
-        raise SelectorError(_what_is_wrong(error, text)) from None
-    # The rules have made a term of it, which lark's types do not tell.
+        raise SelectorError(_reason(error, text)) from None
+    # lark's types do not tell that the result is a term.
     return _condition(cast(Term, found)).evaluate
 
 
-def _what_is_wrong(error: UnexpectedInput, text: str) -> str:
+def _reason(error: UnexpectedInput, text: str) -> str:
     place = cast(int, error.pos_in_stream)
     is_end = isinstance(error, UnexpectedToken) and error.token.type == "$END"
-    # A quotation mark that is not understood begins a text without an end.
+    # A quotation mark that is an error begins a text without an end.
     if is_end or (isinstance(error, UnexpectedCharacters) and text[place] in _QUOTES):
         return "it ends too early"
     return f"'{text[place : place + _SHOWN]}' makes no sense at character {place + 1}"
 
 
 def prepare() -> None:
-    """Build both grammars, which takes a tenth of a second, before a text comes."""
+    """Build both grammars in advance, which takes a tenth of a second."""
     for hyphens in (False, True):
         grammar(hyphens=hyphens)
 
 
 @lru_cache
 def grammar(*, hyphens: bool) -> Lark:
-    """The grammar, ready to parse; with ``hyphens`` names may have some."""
+    """The grammar, ready to parse. ``hyphens``: names may contain hyphens."""
     part = r"[\w$-]" if hyphens else r"[\w$]"
     return Lark(_GRAMMAR.replace("PART", part), parser="lalr", lexer="basic", transformer=_Meaning())
 
@@ -139,14 +139,18 @@ def _shallow(term: Term) -> Term:
 
 
 def _unquoted(token: Token) -> str:
-    """A text, or a name, without its quotes; two of them within stand for one."""
+    """A text or a name without its quotes. Two quotes within it stand for one."""
     quote = token[0]
     return token[1:-1].replace(quote * 2, quote)
 
 
+def _negated_if(is_negated: bool, term: Term) -> Term:
+    return terms.negate(term) if is_negated else term
+
+
 @v_args(inline=True)
 class _Meaning(Transformer[Token, Term]):
-    """Makes a term of what each rule of the grammar has found. The parser begins with the innermost rule."""
+    """Turns each rule of the grammar into a term. The parser begins with the innermost rule."""
 
     def text(self, token: Token) -> Term:
         return terms.constant(_unquoted(token))
@@ -194,19 +198,16 @@ class _Meaning(Transformer[Token, Term]):
         return _shallow(either_or_both((terms.compared(term, first, low), terms.compared(term, second, high))))
 
     def is_among(self, term: Term, is_negated: bool, *tokens: Token) -> Term:
-        found = terms.is_among(_named(term), [_unquoted(token) for token in tokens])
-        return terms.negate(found) if is_negated else found
+        return _negated_if(is_negated, terms.is_among(_named(term), [_unquoted(token) for token in tokens]))
 
     def is_like(self, term: Term, is_negated: bool, pattern: Token, escape: Token | None) -> Term:
         character = "" if escape is None else _unquoted(escape)
         if escape is not None and len(character) != 1:
             raise SelectorError("behind ESCAPE must be one character")
-        found = terms.is_like(_named(term), _unquoted(pattern), character)
-        return terms.negate(found) if is_negated else found
+        return _negated_if(is_negated, terms.is_like(_named(term), _unquoted(pattern), character))
 
     def is_null(self, term: Term, is_negated: bool) -> Term:
-        found = terms.is_null(_named(term))
-        return terms.negate(found) if is_negated else found
+        return _negated_if(is_negated, terms.is_null(_named(term)))
 
     def negate(self, _word: Token, term: Term) -> Term:
         return _shallow(terms.negate(_condition(term)))

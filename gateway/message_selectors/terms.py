@@ -1,7 +1,7 @@
-"""What the parts of a selector mean: each is a closure that gives a value for the headers of a message.
+"""The parts of a selector: each is a closure that returns a value for the headers of a message.
 
-A header is a text, as everything in STOMP. It is read as a number where it is compared with one or computed with, and
-as a truth where it is compared with one. None stands for SQL's NULL and for "unknown".
+A header is a text, as everything in STOMP. Where a number or a truth value is needed, the text is converted. None means
+SQL's NULL, and "unknown".
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final, NamedTuple
 from gateway.message_selectors.like import like
 
 Value = str | int | float | bool | None
-# Values are bytes until they are asked for.
+# Values are bytes until they are first used.
 Headers = dict[bytes, bytes | str]
 Evaluate = Callable[[Headers], Value]
 
-# A text that is joined from others is not longer: each of a hundred joints would copy it.
+# The longest text that ``+`` makes, because each of a hundred joins would copy it.
 _LONGEST_JOINED: Final = 4096
-# No number of 64 bits has more characters, and reading one takes longer the longer it is.
+# No number of 64 bits has more characters. The time to read one grows with its length.
 _LONGEST_NUMBER: Final = 40
 _NUMBER: Final = re.compile(r"[+-]?(?:([0-9]+)|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 _TRUTHS: Final = {"true": True, "false": False}
@@ -30,7 +30,7 @@ _LARGEST: Final = 1 << 63
 
 
 class Kind(Enum):
-    """What is known of a value before there is a message. A header may be anything."""
+    """What is known about a value without a message. A header may be anything."""
 
     HEADER = "header"
     TEXT = "text"
@@ -39,7 +39,7 @@ class Kind(Enum):
 
 
 class Term(NamedTuple):
-    """A part of a selector. ``depth`` is how many closures call each other for its value."""
+    """A part of a selector. ``depth``: the number of closures that call each other for its value."""
 
     evaluate: Evaluate
     kind: Kind
@@ -47,7 +47,7 @@ class Term(NamedTuple):
 
 
 def _of_known(term: Term, kind: Kind, meaning: Callable[[Value], Value]) -> Term:
-    """What a value means; of one that is unknown nothing is known."""
+    """Apply a function to the value, unless it is unknown."""
     evaluate = term.evaluate
 
     def value(headers: Headers) -> Value:
@@ -61,7 +61,7 @@ def _of_known(term: Term, kind: Kind, meaning: Callable[[Value], Value]) -> Term
 
 
 def read_number(text: str) -> int | float | None:
-    """A text as a decimal number of 64 bits; None if it is none."""
+    """Read a decimal number of 64 bits; None if the text is none."""
     found = _NUMBER.fullmatch(text) if len(text) <= _LONGEST_NUMBER else None
     if found is None:
         return None
@@ -69,7 +69,7 @@ def read_number(text: str) -> int | float | None:
 
 
 def bounded(number: float) -> int | float | None:
-    """A number, or None for one beyond all: whole numbers of more than 64 bits lose digits."""
+    """Bound a number: a whole number of more than 64 bits becomes inexact, and one beyond all floats None."""
     if isinstance(number, int) and -_LARGEST <= number < _LARGEST:
         return number
     try:
@@ -80,9 +80,9 @@ def bounded(number: float) -> int | float | None:
 
 
 def read_literal(text: str) -> int | float | None:
-    """A number as Java writes them: decimal, hexadecimal, octal, with a point or an exponent, with a suffix.
+    """Read a number as in Java: decimal, hexadecimal or octal, with a point, an exponent, or a suffix.
 
-    None for an octal number with other digits, and for one beyond all bounds.
+    Returns None for an octal number with other digits, and for one beyond all floats.
     """
     digits = text.lower()
     if digits.startswith("0x"):
@@ -107,7 +107,7 @@ def _read_truth(text: str) -> bool | None:
 
 
 def _as_truth(value: Value) -> bool:
-    """Texts and numbers that are no truths are false."""
+    """Texts other than true, and numbers, are false."""
     return _read_truth(value) is True if isinstance(value, str) else value is True
 
 
@@ -130,7 +130,7 @@ def header(name: str) -> Term:
 
 
 def _text(headers: Headers, name: bytes) -> str | None:
-    """A header, decoded once for all places that name it."""
+    """The value of a header, decoded once per message."""
     found = headers.get(name)
     if isinstance(found, bytes):
         found = headers[name] = found.decode(errors="surrogateescape")
@@ -142,12 +142,12 @@ def _delivery_mode(headers: Headers) -> Value:
 
 
 def _timestamp(headers: Headers) -> Value:
-    """JMS counts milliseconds, AMQP seconds."""
+    """In milliseconds, as in JMS. AMQP counts seconds."""
     seconds = read_number(_text(headers, b"timestamp") or "")
     return None if seconds is None else bounded(seconds * 1000)
 
 
-# What JMS calls headers of its own: what they are in a MESSAGE, or how to find their values there.
+# The headers of JMS: their names in a MESSAGE, or the functions that find their values there.
 _JMS_NAMES: Final = {
     "JMSCorrelationID": "correlation-id",
     "JMSMessageID": "amqp-message-id",
@@ -172,7 +172,7 @@ def negated(term: Term) -> Term:
 
 
 def unchanged(term: Term) -> Term:
-    """The number behind a plus sign."""
+    """The number after a plus sign."""
     return _of_known(term, Kind.NUMBER, _as_number)
 
 
@@ -181,11 +181,11 @@ def _divided(left: float, right: float) -> float | None:
 
 
 def _remainder(left: float, right: float) -> float | None:
-    """With the sign of the dividend."""
+    """The remainder, with the sign of the dividend."""
     if not right:
         return None
     if isinstance(left, int) and isinstance(right, int):
-        # As fractions, large ones would lose digits.
+        # As floats, large ones would lose digits.
         remainder = abs(left) % abs(right)
         return -remainder if left < 0 else remainder
     return math.fmod(left, right)
@@ -201,7 +201,7 @@ _ARITHMETIC: Final[Mapping[str, Callable[[float, float], float | None]]] = {
 
 
 def computed(first: Term, rest: Sequence[tuple[str, Term]]) -> Term:
-    """Numbers, from left to right, with an operator in front of each but the first. ``+`` also joins texts."""
+    """Compute from left to right: each term but the first has an operator. ``+`` also joins texts."""
     start = first.evaluate
     steps = [(sign, _ARITHMETIC[sign], term.evaluate) for sign, term in rest]
 
@@ -228,7 +228,7 @@ def computed(first: Term, rest: Sequence[tuple[str, Term]]) -> Term:
 
 
 def compared(left: Term, operator: str, right: Term) -> Term:
-    """Two values: equal or not, in any of the four ways of numbers, or, for texts and truths, only the former."""
+    """Compare two values. Only numbers have an order; texts and truth values are equal or not."""
     compare, first, second = _COMPARE[operator], left.evaluate, right.evaluate
 
     def value(headers: Headers) -> Value:
@@ -239,7 +239,7 @@ def compared(left: Term, operator: str, right: Term) -> Term:
 
 
 def _equal(one: Value, other: Value) -> bool:
-    """Values of unlike kinds are not equal, except that a text may be a number or a truth."""
+    """Values of different kinds are not equal, except that a text is converted to a number or a truth value."""
     if isinstance(one, str) and not isinstance(other, str):
         one, other = other, one
     if isinstance(other, str) and not isinstance(one, str):
@@ -249,7 +249,7 @@ def _equal(one: Value, other: Value) -> bool:
 
 
 def _ordered(compare: Callable[[float, float], bool]) -> Callable[[Value, Value], bool]:
-    """Only numbers have an order; what is none is neither before nor behind anything."""
+    """A comparison of order, which is false for a value that is no number."""
 
     def is_so(one: Value, other: Value) -> bool:
         left, right = _as_number(one), _as_number(other)
@@ -289,7 +289,7 @@ def is_null(term: Term) -> Term:
 
 
 def truth(term: Term) -> Term:
-    """A header that stands where a condition must be: whether its value is the word true."""
+    """A header in place of a condition: whether its value is the word true."""
     return term if term.kind is Kind.TRUTH else _of_known(term, Kind.TRUTH, _as_truth)
 
 
@@ -299,12 +299,12 @@ def negate(term: Term) -> Term:
 
 
 def all_true(terms: Sequence[Term]) -> Term:
-    """AND: false if one is false, else unknown if one is."""
+    """AND: false if one is false, else unknown if one is unknown."""
     return _decided(terms, by=False)
 
 
 def any_true(terms: Sequence[Term]) -> Term:
-    """OR: true if one is true, else unknown if one is."""
+    """OR: true if one is true, else unknown if one is unknown."""
     return _decided(terms, by=True)
 
 
