@@ -67,11 +67,7 @@ def encode_reject(channel: int, tag: int, *, requeue: bool) -> bytes:
 
 
 def encode_publish(channel: int, exchange: bytes, routing_key: bytes, *, mandatory: bool = False) -> bytes:
-    """Encode the method frame of basic.publish. The content frames must follow.
-
-    Raises:
-        CodecError: a name is longer than 255 bytes.
-    """
+    """Encode the method frame of basic.publish, before the content frames. Raises CodecError if a name is too long."""
     names = short_string(exchange, "exchange name") + short_string(routing_key, "routing key")
     payload = b"\0\0" + names + (b"\1" if mandatory else b"\0")
     return _METHOD_FRAME.pack(METHOD, channel, 4 + len(payload), PUBLISH) + payload + FRAME_END

@@ -119,15 +119,11 @@ def _table(entries: Mapping[str, Any]) -> bytes:
 
 
 def read_method(number: int, frame: bytes) -> Close | str | None:
-    """Read the part of a received method that the gateway uses.
-
-    Args:
-        number: class << 16 | method.
-        frame: the whole AMQP frame.
+    """Read the part of a received method that the gateway uses: of the method with this `Method.number`, in this frame.
 
     Returns:
-        A `Close` for channel.close, the queue's name for queue.declare-ok, the reason for connection.blocked, and
-        None for every other method.
+        A `Close` for channel.close, the queue's name for queue.declare-ok, the reason for connection.blocked, and None
+        for every other method.
 
     Raises:
         CodecError: the frame is malformed.
@@ -138,11 +134,7 @@ def read_method(number: int, frame: bytes) -> Close | str | None:
 
 
 def read_close(frame: bytes) -> Close:
-    """Read the frame of channel.close or connection.close.
-
-    Raises:
-        CodecError: the frame is malformed.
-    """
+    """Read the frame of channel.close or connection.close. Raises CodecError if it is malformed."""
     text, at = _text(frame, _ARGUMENTS_AT + 2)
     if at + _PAIR.size >= len(frame):
         raise CodecError("a close does not have the size of its fields")

@@ -83,8 +83,7 @@ class Properties:
 def short_string(value: bytes, what: str = "text") -> bytes:
     """Encode a short string: the length byte and the value (AMQP 0-9-1 section 4.2.5.3).
 
-    Raises:
-        CodecError: the value has more than 255 bytes. ``what`` names it in the text.
+    Raises CodecError, which names ``what``, if the value has more than 255 bytes.
     """
     if len(value) > LONGEST_SHORT_STRING:
         raise CodecError(f"the {what} has {len(value)} octets; AMQP allows {LONGEST_SHORT_STRING}")

@@ -26,7 +26,7 @@ _TOKEN: Final = re.compile(r"""'[^']*'|"[^"]*"|[\w$.]+|\S""")
 _SHOWN: Final = 20
 _QUOTES: Final = "'\""
 
-# The search condition of SQL-92, as in JMS. NOT applies to the whole comparison after it. ``PART`` is a character within
+# The search condition of SQL-92, as in JMS. NOT applies to the whole comparison after it. ``PART`` is a character in
 # a name; a word or a number does not end before one. Words have priority over names.
 _GRAMMAR: Final = r"""
 ?start: any_true

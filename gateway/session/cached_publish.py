@@ -171,11 +171,7 @@ class CachedPublish:
         return table
 
     def check(self, receipt: bytes | None, frame: Frame) -> None:
-        """Check that a frame that a transaction keeps can be published later.
-
-        Raises:
-            CodecError: the headers are too large for AMQP.
-        """
+        """Check that AMQP can carry a transaction's frame. Raises CodecError if its headers are too large."""
         if self.publication is not None:
             self.publication.encode(b"", self.values(receipt, frame.length))
 

@@ -205,9 +205,9 @@ class PublisherConfirms:
     def take_returned(self, returned: Return) -> Unconfirmed | None:
         """Find the message that the broker returned; None if no unconfirmed message fits. Its confirm still follows.
 
-        The broker does not say which message it was. It returns messages in order, so this one was published after the
-        one returned last. Earlier messages with the same route may have reached a queue and still wait for their
-        confirm. The receipt, which is among the headers, tells them apart.
+        The broker returns messages in order, but does not say which: it was published after the one returned last.
+        Earlier messages with the same route may have reached a queue and still wait for their confirm. The receipt,
+        which is among the headers, tells them apart.
 
         If the session declared the message's queue, this message and all later ones for that queue are kept as refused,
         to be published again. Some of them may then arrive twice.
@@ -239,10 +239,7 @@ class PublisherConfirms:
                 self._refused[each] = self._unconfirmed.pop(each)
 
     def receipt_of_failure(self, text: str) -> bytes | None:
-        """The receipt of the SEND that made the broker close the channel; None if the broker's text does not tell.
-
-        It is the first unconfirmed message that fits the text, because a channel works in order.
-        """
+        """The receipt of the SEND that made the broker close the channel: the first that fits the broker's text."""
         blamed = self._blamed(text)
         return self._unconfirmed[blamed[0]][_RECEIPT] if blamed else None
 

@@ -121,13 +121,10 @@ def read_connect(
     *,
     is_implicit: bool = False,
 ) -> ConnectRequest:
-    """Read the headers of CONNECT.
+    """Read the headers of CONNECT, which are not trimmed.
 
-    Args:
-        headers: those of the frame, not trimmed.
-        resolve: finds the virtual host with a name or alias; with None, the default one.
-        certificate_name: see `ClientFacts`.
-        is_implicit: the client omitted CONNECT.
+    ``resolve`` finds the virtual host with a name or alias, and with None the default one. ``is_implicit``: the client
+    omitted CONNECT.
 
     Raises:
         StompError: there is no common version, no such virtual host, or no login.

@@ -123,10 +123,7 @@ class DeliveryLedger:
         return self.last_sent - tag
 
     def acknowledge_up_to(self, tag: int) -> None:
-        """Do the same as ``acknowledge`` for each delivery up to this one. ``in_order_after`` says how far it may go.
-
-        HOT: once for many ACKs.
-        """
+        """Acknowledge each delivery up to this one, if ``in_order_after`` allows that. HOT: once for many ACKs."""
         if self.counter is not None:
             for each in range(self._settled_up_to + 1, tag + 1):
                 self.counter.settled(each, 1, None)
@@ -181,10 +178,7 @@ class DeliveryLedger:
         return True
 
     def drop(self, tag: int) -> None:
-        """Note a delivery that is dropped for a slow client. Its tag is kept until ``requeue_dropped``.
-
-        Raises CodecError if the tag is not the next one.
-        """
+        """Drop a delivery until ``requeue_dropped``. Raises CodecError if the tag is not the next one."""
         if tag != self.last_tag + 1:
             raise CodecError(OUT_OF_ORDER)
         self.last_tag = tag

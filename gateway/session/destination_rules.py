@@ -70,22 +70,14 @@ class DestinationRules:
         return self._admission(b"SUBSCRIBE", text, self._subscribe)
 
     def check_queue(self, name: bytes) -> None:
-        """Check whether a client may name this queue in x-queue-name, as if it subscribed to ``/queue/<name>``.
-
-        Raises:
-            StompError: a rule denies or rewrites that destination.
-        """
+        """Raise StompError if a rule denies or rewrites ``/queue/<name>``, for the queue in x-queue-name."""
         self._check(b"SUBSCRIBE", Destination(DestinationKind.QUEUE, name), self._subscribe)
 
     def check_dead_letters(self, headers: Mapping[bytes, bytes], arguments: Mapping[str, Argument]) -> None:
-        """Check whether a client may send to the dead-letter exchange of the queue that it declares.
+        """Raise StompError if a rule denies or rewrites the dead-letter exchange of a queue that a client declares.
 
-        Args:
-            headers: those of the frame. If they do not name the exchange, the operator's arguments do, and are allowed.
-            arguments: all arguments of the queue, the client's and the operator's.
-
-        Raises:
-            StompError: a rule denies or rewrites that destination.
+        ``headers`` are those of the frame. If they do not name the exchange, it is the operator's, and allowed.
+        ``arguments``: all arguments of the queue.
         """
         exchange = arguments.get(_DEAD_LETTER_EXCHANGE)
         if exchange is None or not any(name.encode() in headers for name in (_DEAD_LETTER_EXCHANGE, _DEAD_LETTER_KEY)):

@@ -114,8 +114,7 @@ class Recover:
         queues: are declared on that channel.
         is_again: nothing has succeeded since the last recovery, so its deadline still holds.
         has_refused: the broker refused messages on the old publishing channel, and may still confirm others there.
-        is_refusal: only the publishing channel is lost. The broker closed it because of a message that is not
-            published again.
+        is_refusal: only the publishing channel is lost, because of a message that is not published again.
     """
 
     subscriptions: tuple[Subscribe, ...] = ()

@@ -77,14 +77,10 @@ class Publisher:
     # SEND.
 
     def publish_plain(self, frame: Frame, decoder: Decoder, most: int) -> int:
-        """Publish a SEND for which everything is ready, and the following ones that differ only in body and receipt.
+        """Publish a SEND for which everything is ready, and up to ``most`` similar ones that follow it in ``decoder``.
 
-        HOT: once per SEND, or once for many. ``send`` is the slow twin, and handles everything unusual.
-
-        Args:
-            frame: the SEND that ``decoder`` has just returned.
-            decoder: has the following frames.
-            most: the most following SENDs to publish with it.
+        HOT: once per SEND, or once for many. They differ only in body and receipt. ``send`` is the slow twin, and
+        handles everything unusual.
 
         Returns:
             The number of SENDs that were published; 0 if ``send`` must handle the frame.
@@ -366,10 +362,9 @@ class Publisher:
             self._answered(messages, accepted)
 
     def give_up_blamed(self, code: int, text: str) -> bool:
-        """The broker closed the channel because of a message. Answer with an ERROR those messages that its text fits.
+        """Answer the messages that fit the reason for which the broker closed the channel. Returns whether any do.
 
-        Returns:
-            Whether there are any. All other messages may be published again.
+        They get an ERROR. All other messages may be published again.
         """
         messages = self.confirms.take_blamed(text)
         if messages:

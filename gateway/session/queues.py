@@ -192,11 +192,7 @@ class DeclaredQueues:
 
 
 def name_for_broker(header: bytes, name: bytes) -> str:
-    """Decode a name or key for an operation. ``header`` names its header in the ERROR.
-
-    Raises:
-        StompError: it has more than 255 bytes, or is not UTF-8.
-    """
+    """Decode a name or key. Raises StompError, about this ``header``, if it is too long or not UTF-8."""
     if len(name) > LONGEST_SHORT_STRING:
         raise error_frames.too_long(header, len(name))
     return _text(header, name)

@@ -362,14 +362,10 @@ class Session:
     # Confirms and events from the broker.
 
     def confirm(self, sequence: int, multiple: bool, accepted: bool) -> None:
-        """Take the broker's basic.ack or basic.nack of published messages.
+        """Take the broker's basic.ack (``accepted``) or basic.nack of the message with this publish sequence number.
 
-        HOT: once per confirm, which usually covers many messages.
-
-        Args:
-            sequence: the publish sequence number.
-            multiple: the answer is for all messages up to this one.
-            accepted: true for basic.ack.
+        HOT: once per confirm, which usually covers many messages. ``multiple``: the answer is for all messages up to
+        this one.
         """
         if self.context.state is State.CLOSED:
             return

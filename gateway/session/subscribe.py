@@ -331,14 +331,9 @@ class AckHandler:
         self._context = context
 
     def settle_plain(self, frame: Frame, decoder: Decoder, most: int) -> int:
-        """Settle the delivery that an ACK names, and those of the following ACKs if they are in the order of delivery.
+        """Settle the delivery that an ACK names, and up to ``most`` more if ACKs for them follow in ``decoder``.
 
         HOT: once per ACK, or once for many. ``ack`` is the slow twin, and handles everything unusual.
-
-        Args:
-            frame: the frame that ``decoder`` has just returned.
-            decoder: has the following frames.
-            most: the most following ACKs to carry out with it.
 
         Returns:
             The number of ACKs that were carried out; 0 if the frame is not an ACK, or ``ack`` must handle it.

@@ -275,14 +275,11 @@ class Subscription:
     def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: Body) -> None:
         """Encode one delivery as MESSAGE, in pieces that are joined once per batch.
 
-        HOT: once per message. ``gateway.stomp.frame.encode`` is the slow twin. The layout is kept as long as
-        ``route`` and ``properties`` are the same objects, which the splitter passes again for similar messages.
+        HOT: once per message. ``gateway.stomp.frame.encode`` is the slow twin. The layout is kept as long as ``route``
+        (exchange and routing key, as encoded short strings) and ``properties`` (flags and list, as in the content
+        header) are the same objects, which the splitter passes again for similar messages.
 
-        ``route``: exchange and routing key, as encoded short strings. ``properties``: flags and list, as in the content
-        header.
-
-        Raises:
-            CodecError: the delivery tags of the channel are not consecutive.
+        Raises CodecError if the tag is not the next one.
         """
         size, headers, ledger = len(body), self.headers, self.ledger
         if (
@@ -318,10 +315,7 @@ class Subscription:
     def deliver_alike(self, tag: int, bodies: list[bytes]) -> None:
         """Encode consecutive messages, from this tag on, that differ from the last one only in the body.
 
-        HOT: once for many messages. ``deliver`` is the slow twin.
-
-        Raises:
-            CodecError: the delivery tags of the channel are not consecutive.
+        HOT: once for many messages. ``deliver`` is the slow twin. Raises CodecError if the tag is not the next one.
         """
         headers, ledger = self.headers, self.ledger
         if tag != ledger.last_tag + 1:
@@ -358,8 +352,8 @@ class Subscription:
         """Take a delivery for a client that is too slow, and keep only its tag.
 
         The server calls it instead of ``deliver`` until the client has caught up, and then
-        ``DeliveryLedger.requeue_dropped`` requeues the messages. The prefetch bounds their number. Messages of a stream
-        cannot be requeued, and are delivered.
+        ``DeliveryLedger.requeue_dropped``. The prefetch bounds the number of messages. Those of a stream cannot be
+        requeued, and are delivered.
         """
         if self.is_stream is None:
             self.is_stream = stream_offset(properties) is not None
@@ -390,12 +384,10 @@ class Subscription:
 
 
 def split_frames(pieces: list[Body]) -> list[bytes]:
-    """Join the pieces of a session's output to frames, because WebSocket sends each frame as a message.
+    """Join the pieces of a session's output to frames, each with its LF, because WebSocket sends them one by one.
 
-    A body may contain any bytes, so frames are told apart by the pieces: a MESSAGE has several, and every other frame
-    is one piece. Each frame keeps the LF after it.
-
-    HOT: once per batch on WebSocket.
+    HOT: once per batch on WebSocket. A body may contain any bytes, so frames are told apart by the pieces: a MESSAGE
+    has several, and every other frame is one piece.
     """
     frames: list[bytes] = []
     begin, count = 0, len(pieces)

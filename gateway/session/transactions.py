@@ -58,12 +58,9 @@ class OpenTransactions:
         self._limits = limits
 
     def begin(self, name: bytes, now: float) -> None:
-        """Open a transaction. An open one with the same name is emptied, as in RabbitMQ's adapter.
+        """Open a transaction at this time in seconds. Raises StompError if too many are open.
 
-        ``now`` is in seconds, on the clock of ``expire``.
-
-        Raises:
-            StompError: too many are open.
+        An open one with the same name is emptied, as in RabbitMQ's adapter.
         """
         if name not in self._by_name and len(self._by_name) >= self._limits.max_open:
             raise error_frames.too_many_transactions(self._limits.max_open)
@@ -73,8 +70,7 @@ class OpenTransactions:
     def enlist(self, name: bytes, size: int = 0) -> Transaction:
         """Return the transaction to which the caller adds a frame of ``size`` bytes.
 
-        Raises:
-            StompError: it is not open, or would become too large.
+        Raises StompError if it is not open, or would become too large.
         """
         transaction = self.get(name)
         if transaction.actions >= self._limits.max_actions:
@@ -86,22 +82,14 @@ class OpenTransactions:
         return transaction
 
     def get(self, name: bytes) -> Transaction:
-        """Return an open transaction.
-
-        Raises:
-            StompError: there is none with this name.
-        """
+        """Return an open transaction. Raises StompError if there is none with this name."""
         transaction = self._by_name.get(name)
         if transaction is None:
             raise error_frames.bad_transaction(name)
         return transaction
 
     def end(self, name: bytes) -> Transaction:
-        """Remove and return an open transaction.
-
-        Raises:
-            StompError: there is none with this name.
-        """
+        """Remove and return an open transaction. Raises StompError if there is none with this name."""
         transaction = self.get(name)
         self._remove(name)
         return transaction

@@ -117,11 +117,7 @@ def table_of_send(
 
 
 def check_names(headers: Mapping[bytes, bytes]) -> None:
-    """Check that AMQP can carry the names of a SEND's headers.
-
-    Raises:
-        StompError: a name is too long.
-    """
+    """Check that AMQP can carry the names of a SEND's headers. Raises StompError if a name is too long."""
     if max(map(len, headers), default=0) > LONGEST_SHORT_STRING:
         raise error_frames.name_too_long(
             next(name for name in reversed(tuple(headers)) if len(name) > LONGEST_SHORT_STRING)

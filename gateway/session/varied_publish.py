@@ -75,10 +75,7 @@ class VariedPublishes:
     def find(self, headers: Mapping[bytes, bytes]) -> VariedPublish | None:
         """Find the translation of SENDs of this kind, or create it when the kind comes for the second time.
 
-        Returns None for a new kind, and for large headers.
-
-        Raises:
-            StompError: see `CachedPublish`.
+        Returns None for a new kind, and for large headers. Raises StompError as `CachedPublish` does.
         """
         significant, names = self._significant, tuple(headers)
         if names not in self._names and not self._has_seen(hash(names)):

@@ -242,11 +242,7 @@ class Decoder:
             setattr(self, name, getattr(other, name))
 
     def feed(self, data: bytes) -> None:
-        """Take the bytes of one read.
-
-        Raises:
-            FrameError: the incomplete frame is already malformed, or exceeds a limit.
-        """
+        """Take the bytes of one read. Raises FrameError if the incomplete frame is malformed, or exceeds a limit."""
         partial = self._partial
         if partial is None:
             self._head = None
@@ -305,17 +301,13 @@ class Decoder:
         return Frame(header_block, chunk[body:stop], receipt, length)
 
     def take_sends(self, frame: Frame, most: int, most_bytes: int) -> list[ReceiptAndBody]:
-        """Take the following SENDs that differ from the last one only in body and receipt.
+        """Take up to ``most`` following SENDs that differ from ``frame``, the last one, only in body and receipt.
 
         HOT: once per SEND, or once for many. Each SEND that is taken costs a comparison and a slice or two.
 
-        Args:
-            frame: the SEND that ``next_frame`` has just returned.
-            most: take at most this many.
-            most_bytes: stop after this many bytes of bodies.
-
         Returns:
-            Receipt and body of each. All receipts are as long as that of ``frame``, so the encoded headers are, too.
+            Receipt and body of each, until the bodies have ``most_bytes``. All receipts are as long as that of
+            ``frame``, so the encoded headers are, too.
         """
         chunk, at = self._chunk, self._position
         if self._fast_start < 0 or at >= len(chunk):
@@ -376,17 +368,11 @@ class Decoder:
         return AckFrame(header_block, ack_id, receipt)
 
     def skip_acks(self, frame: AckFrame, number: int, most: int) -> int:
-        """Skip the following ACKs that equal the last one, except that each acknowledges the next delivery.
+        """Skip up to ``most`` following ACKs that equal the last one, except that each acknowledges the next delivery.
 
-        HOT: once per ACK that is followed by others. Each skipped ACK costs a comparison.
-
-        Args:
-            frame: the ACK that ``next_frame`` has just returned.
-            number: its delivery tag: the digits at the end of its id, without leading zeros.
-            most: skip at most this many.
-
-        Returns:
-            The number of ACKs that were skipped.
+        HOT: once per ACK that is followed by others. Each skipped ACK costs a comparison. ``number``: the delivery tag
+        of ``frame``, the last ACK: the digits at the end of its id, without leading zeros. Returns the number of
+        skipped ACKs.
         """
         chunk, at, ack_id = self._chunk, self._position, frame.ack_id
         size, limits = at - self._fast_start, self.limits
@@ -562,11 +548,8 @@ class Decoder:
     def _oversized(self, head: _Head | None) -> OversizedFrame:
         """Decide about a frame that exceeds the limit. The fast paths leave every such frame to ``_slow_frame``.
 
-        Returns:
-            The frame to return for a SEND that is too large, if the limits let its body be skipped.
-
-        Raises:
-            FrameError: the frame is not a SEND, its headers are too large, or bodies are not skipped.
+        Returns the frame to return for a SEND, if the limits let its body be skipped. Raises FrameError for any other
+        command, for headers that are too large, or if bodies are not skipped.
         """
         if head is None or not self.limits.skips_bodies or head.header_block.command != b"SEND":
             raise self._too_large()

@@ -91,11 +91,7 @@ class TapServer:
         self._timers: list[PeriodicTimer] = []
 
     async def start(self) -> None:
-        """Accept clients.
-
-        Raises:
-            ListenError: the address cannot be taken.
-        """
+        """Accept clients. Raises ListenError if the address cannot be taken."""
         settings = self._settings
         try:
             sockets = await bound_to_tcp(settings.listen, _BACKLOG)
