@@ -428,6 +428,8 @@ class Bridge:
 
         A link that has this object on a list may still call it, or flush it for a late frame.
         """
+        if self._parts is not None:
+            self._parts.forget()
         vars(self).clear()
         self._is_forgotten = True
         self.flush_batch = _nothing

@@ -27,9 +27,9 @@ class BridgeParts:
         queues = self.queues = SessionQueues(context, channels)
         publishing = self.publishing = PublishingChannel(context, queues)
         lost = self.lost = LostConsumers(context, channels, queues)
-        consumers = self.consumers = Consumers(context, channels, queues, lost)
+        self.consumers = Consumers(context, channels, queues, lost)
         leaving = self.leaving = LeavingLinks(context, channels, publishing, queues)
-        self.recovery = Recovery(Restorer(context, channels, queues, consumers, publishing, leaving))
+        self.recovery = Recovery(Restorer(context, channels, queues, lost, publishing, leaving))
         self.refusals = PassingRefusals(context)
 
     @property
@@ -63,3 +63,7 @@ class BridgeParts:
             await self.queues.exclusive.delete()
         # Last, because during an alarm the broker does not answer on this link.
         await self.publishing.close(publishing)
+
+    def forget(self) -> None:
+        """Break the reference cycle of the parts. No work of the session is left."""
+        del self.lost.restore

@@ -29,6 +29,7 @@ class Consumers:
         self._channels = channels
         self._queues = queues
         self.lost = lost
+        lost.restore = self.restore
 
     async def start(self, operation: ops.Subscribe) -> ops.Subscribed:
         """Open a channel, declare the queue, bind it and consume.
@@ -73,8 +74,8 @@ class Consumers:
             await self._undo(channel, declared, refusal)
             raise
         self._queues.exclusive.consumed(subscription, queue_name)
-        channel.on_closed = partial(self.lost.closed, subscription, self.restore)
-        channel.on_cancelled = partial(self.lost.cancelled, subscription, self.restore)
+        channel.on_closed = partial(self.lost.closed, subscription)
+        channel.on_cancelled = partial(self.lost.cancelled, subscription)
         self._channels.pausable.read_or_pause()
         return ops.Subscribed(subscription, queue_name)
 

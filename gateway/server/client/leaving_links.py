@@ -79,7 +79,7 @@ class LeavingLinks:
             await links.replace(link)
             if not links.is_replaced(link):
                 return
-        if self._publishing.channels_on(link):
+        if self._publishing.is_on(link):
             session = self._context.session
             if self._publishing.renew() and (asked := session.operation) is not None:
                 # Not longer: the slot is for this operation only, and the client may ask for others.

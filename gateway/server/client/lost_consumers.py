@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
 
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, NOT_FOUND, LinkDownError, UpstreamError, passes
 from gateway.server.broker.channel import LinkChannel
@@ -27,18 +27,19 @@ _VHOST_DELETION: Final = 30.0
 # each of these pauses in seconds: for ten minutes in total.
 _LOOKS: Final = (1.0, 4.0, 15.0, 40.0, 120.0, 420.0)
 
-Restore = Callable[[ops.Subscribe], Coroutine[Any, Any, ops.Subscribed]]
-"""`Consumers.restore`. It is an argument of each call, because keeping it would form a reference cycle."""
-
 
 class LostConsumers:
     """Finds out why a consumer is lost. If its queue is away, restores it alone, while its session continues.
 
     If the queue is deleted, the session is told, but only when it is known that the link is not lost, too. A session
     rides through the loss of its link, and so survives the deletion of a virtual host that is made again.
+
+    ``restore``: `Consumers.restore`. `BridgeParts.forget` deletes it, because it forms a reference cycle.
     """
 
-    __slots__ = ("_channels", "_context", "_queues", "_undecided", "_waiting", "_watched")
+    __slots__ = ("_channels", "_context", "_queues", "_undecided", "_waiting", "_watched", "restore")
+
+    restore: Callable[[ops.Subscribe], Awaitable[ops.Subscribed]]
 
     def __init__(self, context: BridgeContext, channels: ConsumingChannels, queues: SessionQueues) -> None:
         self._context = context
@@ -51,8 +52,8 @@ class LostConsumers:
         # Restored subscriptions whose queue may still be deleted with those of a lost node.
         self._watched: dict[Subscription, asyncio.Task[None]] = {}
 
-    def cancelled(self, subscription: Subscription, restore: Restore) -> None:
-        """Handle basic.cancel from the broker. ``restore``: see `Consumers.restore`."""
+    def cancelled(self, subscription: Subscription) -> None:
+        """Handle basic.cancel from the broker."""
         channel = self._channels.remove(subscription)
         self._queues.exclusive.consumer_cancelled(subscription)
         if channel is None:
@@ -64,9 +65,9 @@ class LostConsumers:
             self._tell_lost(subscription)
         else:
             self._context.bridge.handle(ops.ConsumerCancelled(subscription))
-        _ = self._context.spawn(self._decide(subscription, channel, restore), "cancelled")
+        _ = self._context.spawn(self._decide(subscription, channel), "cancelled")
 
-    def closed(self, subscription: Subscription, restore: Restore, refusal: UpstreamError) -> None:
+    def closed(self, subscription: Subscription, refusal: UpstreamError) -> None:
         """Handle channel.close from the broker.
 
         The code 404 means that it has just deleted the queue, which the subscription had declared again: RabbitMQ
@@ -74,19 +75,18 @@ class LostConsumers:
         """
         context = self._context
         if refusal.code == NOT_FOUND and context.ride_through and rename_queue(context.session.context, subscription):
-            _ = self._missing(subscription, restore)
+            self._missing(subscription)
         else:
             context.bridge.channel_closed(refusal, publishing=False)
 
-    def _missing(self, subscription: Subscription, restore: Restore) -> LinkChannel | None:
-        """Restore a subscription whose queue the broker has deleted. Returns its old channel."""
+    def _missing(self, subscription: Subscription) -> None:
+        """Restore a subscription whose queue the broker has deleted."""
         if (channel := self._channels.remove(subscription)) is not None:
             channel.discard(self._context.bridge)
         self._queues.exclusive.consumer_cancelled(subscription)
-        self.wait_for(subscription, restore)
-        return channel
+        self.wait_for(subscription)
 
-    async def _decide(self, subscription: Subscription, channel: LinkChannel, restore: Restore) -> None:
+    async def _decide(self, subscription: Subscription, channel: LinkChannel) -> None:
         """Find out whether the queue is deleted or away, and whether the link is lost, too, with the virtual host."""
         link_is_lost = self._undecided.get(subscription)
         state = QueueState.DELETED
@@ -100,7 +100,7 @@ class LostConsumers:
                     # Its link is lost, and the recovery restores it.
                     pass
                 elif state is not QueueState.DELETED:
-                    self._begin(subscription, restore, may_be_made=False)
+                    self._begin(subscription, may_be_made=False)
                 else:
                     self._context.bridge.handle(ops.ConsumerCancelled(subscription))
         finally:
@@ -122,12 +122,12 @@ class LostConsumers:
 
     # A queue that is away.
 
-    def wait_for(self, subscription: Subscription, restore: Restore) -> None:
+    def wait_for(self, subscription: Subscription) -> None:
         """Restore a subscription later, when its queue exists, because the recovery could not.
 
         A deleted queue may be made again, as with a virtual host.
         """
-        self._begin(subscription, restore, may_be_made=True)
+        self._begin(subscription, may_be_made=True)
         self._tell_lost(subscription)
 
     def _tell_lost(self, subscription: Subscription) -> None:
@@ -135,16 +135,16 @@ class LostConsumers:
         subscription.lost()
         self._context.bridge.handle(ops.QueueAway(subscription))
 
-    def _begin(self, subscription: Subscription, restore: Restore, *, may_be_made: bool) -> None:
+    def _begin(self, subscription: Subscription, *, may_be_made: bool) -> None:
         if subscription not in self._waiting:
-            work = self._bring_back(subscription, restore, may_be_made)
+            work = self._bring_back(subscription, may_be_made)
             self._waiting[subscription] = self._context.spawn(work, "queue")
 
-    async def _bring_back(self, subscription: Subscription, restore: Restore, may_be_made: bool) -> None:
+    async def _bring_back(self, subscription: Subscription, may_be_made: bool) -> None:
         event: ops.Event = ops.ConsumerCancelled(subscription)
         try:
             async with asyncio.timeout(self._context.ride_through):
-                if (subscribed := await self._until_back(subscription, restore, may_be_made)) is not None:
+                if (subscribed := await self._until_back(subscription, may_be_made)) is not None:
                     event = ops.QueueBack(subscribed)
         except TimeoutError:
             pass
@@ -155,9 +155,7 @@ class LostConsumers:
                 del self._waiting[subscription]
         self._context.bridge.handle(event)
 
-    async def _until_back(
-        self, subscription: Subscription, restore: Restore, may_be_made: bool
-    ) -> ops.Subscribed | None:
+    async def _until_back(self, subscription: Subscription, may_be_made: bool) -> ops.Subscribed | None:
         """Try until the consumer runs. Returns None if the queue is deleted.
 
         Raises:
@@ -181,7 +179,7 @@ class LostConsumers:
                         return None
                     request = request_of(subscription) or request
                 async with links.restoring:
-                    if (subscribed := await self.try_once(request, restore)) is not None:
+                    if (subscribed := await self.try_once(request)) is not None:
                         return subscribed
             except LinkDownError as down:
                 down.__traceback__ = None
@@ -192,7 +190,7 @@ class LostConsumers:
             await asyncio.sleep(backoff.next())
         return None
 
-    async def try_once(self, request: ops.Subscribe, restore: Restore) -> ops.Subscribed | None:
+    async def try_once(self, request: ops.Subscribe) -> ops.Subscribed | None:
         """Start a consumer again, within a short time, for which other sessions wait. None if its queue is away.
 
         Raises:
@@ -203,9 +201,9 @@ class LostConsumers:
             return None
         try:
             async with asyncio.timeout(PROMPT):
-                subscribed = await restore(request)
+                subscribed = await self.restore(request)
             if request.queue is not None and request.queue.exclusive:
-                self._watch(subscription, restore)
+                self._watch(subscription)
             return subscribed
         except TimeoutError:
             channel = self._channels.remove(subscription)
@@ -218,12 +216,12 @@ class LostConsumers:
 
     # A queue that must keep its name.
 
-    def _watch(self, subscription: Subscription, restore: Restore) -> None:
+    def _watch(self, subscription: Subscription) -> None:
         if (earlier := self._watched.pop(subscription, None)) is not None:
             earlier.cancel()
-        self._watched[subscription] = self._context.spawn(self._look_for(subscription, restore), "watch")
+        self._watched[subscription] = self._context.spawn(self._look_for(subscription), "watch")
 
-    async def _look_for(self, subscription: Subscription, restore: Restore) -> None:
+    async def _look_for(self, subscription: Subscription) -> None:
         """Look for a queue a few times, on the link that may use it. If it is missing, restore the consumer.
 
         This ends when the subscription gets another channel, for which `_watch` is called again.
@@ -238,7 +236,7 @@ class LostConsumers:
                     await asking.declare_passive(_queue_of(subscription))
             except UpstreamError as refusal:
                 if refusal.code == NOT_FOUND and self._channels.get(subscription) is channel:
-                    self._missing(subscription, restore)
+                    self._missing(subscription)
                     await self._channels.close(channel)
                 return
 

@@ -197,9 +197,7 @@ class PublishingChannel:
             await self._answered()
         if self._session.unanswered:
             # While a queue is away, the broker may not answer on this channel.
-            channel = self.take()
-            if channel is not None:
-                channel.abandon(self._context.bridge)
+            self._abandon()
         else:
             await self._drop()
         self._refuse_while_away({queue.name for queue in operation.queues})
@@ -209,11 +207,14 @@ class PublishingChannel:
                 prepared = await self._prepare_promptly(queue)
         except BaseException:
             # Nothing was published on it. Do not wait for its end, which may take as long as a queue is away.
-            channel = self.take()
-            if channel is not None:
-                channel.abandon(self._context.bridge)
+            self._abandon()
             raise
         return prepared
+
+    def _abandon(self) -> None:
+        channel = self.take()
+        if channel is not None:
+            channel.abandon(self._context.bridge)
 
     async def _prepare_promptly(self, queue: QueueSpec) -> ops.PublisherPrepared:
         """Declare a queue; if it is away, begin to wait for it and raise, so that other sessions can recover."""
@@ -298,13 +299,13 @@ class PublishingChannel:
 
     # Events of its link.
 
-    def channels_on(self, link: Link) -> list[LinkChannel]:
-        """The channel, if it is on this link."""
-        return [self._channel] if self._channel is not None and self._channel.link is link else []
+    def is_on(self, link: Link) -> bool:
+        """Whether the channel is on this link."""
+        return self._channel is not None and self._channel.link is link
 
     def lose(self, link: Link) -> bool:
         """Note that a link is lost. Returns whether the channel was on it."""
-        is_lost = bool(self.channels_on(link))
+        is_lost = self.is_on(link)
         if is_lost:
             self._channel = None
             self._has_rest = False
@@ -364,7 +365,7 @@ class PublishingChannel:
 
     def follow(self, link: Link) -> bool:
         """Hold or release the client by the state of a link. Returns whether the channel is on that link."""
-        is_here = bool(self.channels_on(link))
+        is_here = self.is_on(link)
         if is_here:
             self._follow(link)
         return is_here

@@ -22,9 +22,9 @@ from gateway.server.broker.broker_errors import (
 )
 from gateway.server.broker.redial import Backoff
 from gateway.server.client.bridge_context import BridgeContext
-from gateway.server.client.consumers import Consumers
 from gateway.server.client.consuming_channels import ConsumingChannels
 from gateway.server.client.leaving_links import LeavingLinks
+from gateway.server.client.lost_consumers import LostConsumers
 from gateway.server.client.publishing_channel import PublishingChannel
 from gateway.server.client.session_queues import SessionQueues
 from gateway.session import ops
@@ -106,21 +106,21 @@ class RecoveryTurn:
 class Restorer:
     """Restores queues, consumers and the publishing channel of one session, each of them once."""
 
-    __slots__ = ("_channels", "_consumers", "_leaving", "_publishing", "_queues", "context")
+    __slots__ = ("_channels", "_leaving", "_lost", "_publishing", "_queues", "context")
 
     def __init__(
         self,
         context: BridgeContext,
         channels: ConsumingChannels,
         queues: SessionQueues,
-        consumers: Consumers,
+        lost: LostConsumers,
         publishing: PublishingChannel,
         leaving: LeavingLinks,
     ) -> None:
         self.context = context
         self._channels = channels
         self._queues = queues
-        self._consumers = consumers
+        self._lost = lost
         self._publishing = publishing
         self._leaving = leaving
 
@@ -141,7 +141,7 @@ class Restorer:
         await asyncio.gather(*map(watch.state, names), return_exceptions=True)
         for request in lasting:
             if watch.is_away(request.queue_name) and self.lacks_consumer(request.subscription):
-                self._consumers.lost.wait_for(request.subscription, self._consumers.restore)
+                self._lost.wait_for(request.subscription)
         for queue in lost.queues:
             if watch.is_away(queue.name):
                 self._publishing.wait_for(queue.name)
@@ -156,11 +156,9 @@ class Restorer:
 
     async def restore_consumer(self, operation: ops.Subscribe) -> ops.Subscribed | None:
         """Subscribe again. Returns None if the queue is away; `LostConsumers` then restores the subscription later."""
-        consumers = self._consumers
-        restore, lost = consumers.restore, consumers.lost
-        subscribed = await lost.try_once(operation, restore)
+        subscribed = await self._lost.try_once(operation)
         if subscribed is None:
-            lost.wait_for(operation.subscription, restore)
+            self._lost.wait_for(operation.subscription)
         return subscribed
 
     async def restore_publisher(self, operation: ops.Recover) -> ops.PublisherPrepared:
