@@ -210,7 +210,7 @@ class GatewayFamilies:
         text = "Logins that brokers refused for their passcode."
         yield counter_family("logins_failed", text, (), {(): gateway.limits.failed_logins.total})
         text = "Addresses that could not connect for a while, because too many logins from them had failed."
-        yield counter_family("lock_outs", text, (), {(): gateway.lock_outs.total})
+        yield counter_family("lock_outs", text, (), {(): gateway.limits.lock_outs.total})
         text = "Log lines that clients caused and that are missing, because there were too many."
         yield counter_family("log_lines_left_out", text, (), {(): gateway.log_limits.left_out})
 

@@ -84,28 +84,22 @@ def _check(options: argparse.Namespace) -> ExitCode:
     print(f"{checked}: no mistakes ({_contents(config)}){_warnings(config)}")
     if options.offline:
         return ExitCode.OK
-    from gateway.server.broker.probe import (  # noqa: PLC0415
-        alarm_warnings,
-        first_broker_warnings,
-        probe,
-        report_lines,
-        unserved,
-        untried,
-    )
+    from gateway.cli import check_report  # noqa: PLC0415
+    from gateway.server.broker.probe import probe  # noqa: PLC0415
     from gateway.server.descriptors import unreachable_limits  # noqa: PLC0415
     from gateway.server.process.broker_services import try_archives  # noqa: PLC0415
 
     reports = run_coroutine(probe(config.resolved_virtual_hosts(), _login_to_try(options)))
     archives = run_coroutine(try_archives(config.resolved_virtual_hosts()))
     warnings = [
-        *untried(reports),
-        *first_broker_warnings(config.resolved_virtual_hosts(), reports),
-        *alarm_warnings(reports),
+        *check_report.untried(reports),
+        *check_report.first_broker_warnings(config.resolved_virtual_hosts(), reports),
+        *check_report.alarm_warnings(reports),
         *(f"warning: {text}" for text in unreachable_limits(config)),
     ]
     tried = [line for archive in archives for line in archive if line]
-    print("\n".join([*report_lines(reports), *([""] if tried else []), *tried, *warnings]))
-    missing = unserved(reports)
+    print("\n".join([*check_report.report_lines(reports), *([""] if tried else []), *tried, *warnings]))
+    missing = check_report.unserved(reports)
     if missing:
         print(f"\nno usable upstream for: {', '.join(missing)}", file=sys.stderr)
         return ExitCode.FAILURE

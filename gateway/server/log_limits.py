@@ -121,6 +121,13 @@ class LogLimits:
         """The same for a line about a virtual host that each login would repeat."""
         return self._brokers.left_out(name)
 
+    def warn_of_virtual_host(self, logger: Any, name: str, event: str, **details: object) -> bool:  # noqa: ANN401
+        """Log such a warning, unless there were too many lines. Returns whether it was logged."""
+        left_out = self.for_virtual_host(name)
+        if left_out is not None:
+            logger.warning(event, virtual_host=name, **details, left_out=left_out)
+        return left_out is not None
+
     def for_broker(self, address: str) -> int | None:
         """The same for a line about a broker that each link would repeat."""
         return self._brokers.left_out((address,))

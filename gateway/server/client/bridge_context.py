@@ -78,17 +78,13 @@ class BridgeContext:
 
         Many sessions may wait for the same reason, so the log limit of their virtual host applies.
         """
-        links = self.links
-        name = links.virtual_host.name
-        if reason == self._said or (left_out := self.pool.log_limits.for_virtual_host(name)) is None:
-            return
-        self._said = reason
-        log.warning(
+        if reason != self._said and self.pool.log_limits.warn_of_virtual_host(
+            log,
+            self.links.virtual_host.name,
             "session waits for the broker",
-            virtual_host=name,
-            login=links.login,
+            login=self.links.login,
             session=self.session.identity.decode(),
             peer=self.client,
             reason=reason[:LONGEST_TEXT],
-            left_out=left_out,
-        )
+        ):
+            self._said = reason

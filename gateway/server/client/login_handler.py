@@ -125,13 +125,9 @@ class LoginHandler:
             self._log.login_refused(name, credentials.login, str(full))
             return ops.LoginNotTried(error_frames.too_many_sessions(full.scope, full.limit))
         except LinkDownError as down:
-            if not self._is_closed and (left_out := self._pool.log_limits.for_virtual_host(name)) is not None:
-                log.warning(
-                    "upstream unreachable",
-                    virtual_host=name,
-                    reason=down.detail,
-                    hint=UNREACHABLE_HINT,
-                    left_out=left_out,
+            if not self._is_closed:
+                self._pool.log_limits.warn_of_virtual_host(
+                    log, name, "upstream unreachable", reason=down.detail, hint=UNREACHABLE_HINT
                 )
             return ops.LoginNotTried(error_frames.broker_unreachable(), is_logged=False)
         except UpstreamError as refusal:

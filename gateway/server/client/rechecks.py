@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -23,7 +23,7 @@ from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.link import Link
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.broker.login_links import LoginLinks
-from gateway.server.fault_boundary import FaultOwner
+from gateway.server.client.bridge import Bridge
 from gateway.server.log_limits import LONGEST_TEXT
 from gateway.server.paced_work import PacedWork
 from gateway.server.stats import GatewayStats
@@ -52,17 +52,6 @@ _IS_LIMIT: Final = "limit ("
 _GENERATED: Final = ("stomp-subscription-", "stomp.gen-", "amq.gen-")
 
 
-class Rechecked(FaultOwner, Protocol):
-    """The bridge of a session."""
-
-    @property
-    def subscriptions(self) -> Collection[Subscription]:
-        """See `Bridge`."""
-
-    def revoke(self, text: str, subscription: Subscription | None = None) -> None:
-        """See `Bridge`."""
-
-
 class _Consumed(NamedTuple):
     """A queue and its binding. A check asks about it once, for all subscriptions."""
 
@@ -70,7 +59,7 @@ class _Consumed(NamedTuple):
     binding: tuple[str, str] | None
 
 
-_Consumers = list[tuple[Rechecked, Subscription]]
+_Consumers = list[tuple[Bridge, Subscription]]
 
 
 class _Login:
@@ -82,7 +71,7 @@ class _Login:
         self.links = links
         self.interval = interval
         # A dictionary, because it keeps their order.
-        self.sessions: dict[Rechecked, None] = {}
+        self.sessions: dict[Bridge, None] = {}
         self.timer: asyncio.TimerHandle | None = None
         # What was refused at the last check; None stands for the login itself.
         self.doubted: set[_Consumed | None] = set()
@@ -98,9 +87,9 @@ class Rechecks:
         self._stats = stats
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._logins: dict[tuple[LoginLinks, float], _Login] = {}
-        self._by_session: dict[Rechecked, _Login] = {}
+        self._by_session: dict[Bridge, _Login] = {}
 
-    def enter(self, session: Rechecked, links: LoginLinks, interval: float) -> None:
+    def enter(self, session: Bridge, links: LoginLinks, interval: float) -> None:
         """Check the login of a session from now on, every ``interval`` seconds; with 0, never."""
         if not interval:
             return
@@ -112,7 +101,7 @@ class Rechecks:
         login.sessions[session] = None
         self._by_session[session] = login
 
-    def leave(self, session: Rechecked) -> None:
+    def leave(self, session: Bridge) -> None:
         """Stop checking for a session, which has ended. It need not have logged in."""
         login = self._by_session.pop(session, None)
         if login is None:
@@ -189,17 +178,10 @@ class Rechecks:
         self._paced.do_each((session, partial(session.revoke, text)) for session in revoked)
 
     def _tell(self, login: _Login, text: str, **details: object) -> None:
-        virtual_host = login.links.virtual_host.name
-        left_out = self._pool.log_limits.for_virtual_host(virtual_host)
-        if left_out is not None:
-            log.warning(
-                "access revoked",
-                virtual_host=virtual_host,
-                login=login.links.login,
-                reason=text[:LONGEST_TEXT],
-                **details,
-                left_out=left_out,
-            )
+        links = login.links
+        self._pool.log_limits.warn_of_virtual_host(
+            log, links.virtual_host.name, "access revoked", login=links.login, reason=text[:LONGEST_TEXT], **details
+        )
 
 
 def _is_of_login(refusal: UpstreamError) -> bool:

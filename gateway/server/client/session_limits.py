@@ -172,6 +172,11 @@ class SessionLimits:
         # By scope and limits, because after a reload, sessions keep the rates that they logged in with.
         self._rates: dict[tuple[_Scope, tuple[object, ...]], _Rate] = {}
 
+    def configure(self, failed_logins: FailedLoginLimits) -> None:
+        """Use other limits for failed logins from now on. Limits of virtual hosts come with each login."""
+        self.failed_logins.configure(failed_logins)
+        self.lock_outs.configure(failed_logins)
+
     def sessions(self, virtual_host: str, *, login: str | None = None, host: str | None = None) -> int:
         """The number of sessions in a virtual host: all, those of one user, or those from one address."""
         if host is not None:

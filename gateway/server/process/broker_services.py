@@ -136,25 +136,28 @@ async def _declare_until_done(virtual_host: VirtualHost, archive: Archive) -> No
 
 async def _declare(connection: Connection, archive: Archive, topic_exchange: bytes) -> None:
     """Declare the stream unless it exists, and bind it. An existing stream keeps its properties."""
-    channel = await connection.channel()
-    try:
-        queue = await channel.get_queue(archive.stream)
-    except ChannelNotFoundEntity:
+    queue = await _stream(connection, archive.stream)
+    if queue is None:
         channel = await connection.channel()
         queue = await channel.declare_queue(archive.stream, durable=True, arguments=_arguments(archive))
-    else:
-        await channel.set_qos(1)
-        await _require_stream(queue)
     for destination in archive.destinations:
         exchange, key = parse(destination.encode()).route(topic_exchange)
         await queue.bind(exchange.decode(), key.decode())
 
 
-async def _require_stream(queue: AbstractQueue) -> None:
-    """Fail unless the queue is a stream: only a stream accepts an offset."""
+async def _stream(connection: Connection, name: str) -> AbstractQueue | None:
+    """The stream of this name; None if there is no such queue. Raises the broker's error if it is no stream."""
+    channel = await connection.channel()
+    try:
+        queue = await channel.get_queue(name)
+    except ChannelNotFoundEntity:
+        return None
+    await channel.set_qos(1)
+    # Only a stream accepts an offset.
     tag = await queue.consume(_ignore, arguments={"x-stream-offset": "next"})
     with suppress(*CONNECTION_EXCEPTIONS):
         await queue.cancel(tag)
+    return queue
 
 
 async def _ignore(_message: object) -> None:
@@ -199,19 +202,12 @@ async def _try_archive(virtual_host: VirtualHost, archive: Archive) -> tuple[str
 
 async def _found(connection: Connection, archive: Archive, topic_exchange: bytes) -> str:
     """Whether the stream exists or can be declared. Raises the broker's error otherwise."""
-    channel = await connection.channel()
-    try:
-        queue = await channel.get_queue(archive.stream)
-    except ChannelNotFoundEntity:
-        found = "it can be declared"
+    is_there = await _stream(connection, archive.stream) is not None
+    if not is_there:
         channel = await connection.channel()
         # A stream cannot be exclusive. The broker refuses that (406) if the user may declare a stream.
         with suppress(ChannelPreconditionFailed):
             await channel.declare_queue(archive.stream, exclusive=True, arguments={"x-queue-type": "stream"})
-    else:
-        found = "it is there"
-        await channel.set_qos(1)
-        await _require_stream(queue)
     channel = await connection.channel()
     for destination in archive.destinations:
         exchange, _ = parse(destination.encode()).route(topic_exchange)
@@ -219,4 +215,4 @@ async def _found(connection: Connection, archive: Archive, topic_exchange: bytes
         # To remove a binding that does not exist, the user needs the same permissions as to make one.
         aiormq_channel = await channel.get_underlay_channel()
         await aiormq_channel.queue_unbind(archive.stream, exchange.decode(), f"check-{secrets.token_hex(8)}")
-    return found
+    return "it is there" if is_there else "it can be declared"

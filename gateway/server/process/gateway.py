@@ -82,8 +82,8 @@ class Gateway(Served):
             self._loop.time,
         )
         counts = Counts() if counts is None else counts
-        self.lock_outs = LockOuts(config.failed_logins, self._loop.time, counts, self.log_limits.of_listener())
-        self.limits = SessionLimits(self._loop.time, config.failed_logins, counts, self.lock_outs)
+        lock_outs = LockOuts(config.failed_logins, self._loop.time, counts, self.log_limits.of_listener())
+        self.limits = SessionLimits(self._loop.time, config.failed_logins, counts, lock_outs)
         self._context = ServerContext(
             product=b"stomp-gateway/" + __version__.encode(),
             find_virtual_host=self._find_virtual_host,
@@ -206,8 +206,7 @@ class Gateway(Served):
         self.pool.dialer.keep(upstreams)
         self.tls_contexts.keep_upstreams(upstreams)
         self.log_limits.configure(config.logging)
-        self.limits.failed_logins.configure(config.failed_logins)
-        self.lock_outs.configure(config.failed_logins)
+        self.limits.configure(config.failed_logins)
         gone = [client for client in self.clients if client.listener.address in changes.closed]
         if gone:
             log.info("draining", sessions=len(gone), listeners=list(map(str, changes.closed)))

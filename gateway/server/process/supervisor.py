@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -45,9 +45,9 @@ class Supervisor(Served):
     def __init__(self, config: GatewayConfig) -> None:
         self._clock = Clock()
         super().__init__(config, self._clock, LogLevel(config.logging, tell=self._tell_level))
-        self._telling: asyncio.Task[object] | None = None
         self.audit = Audit(self._journal_audit)
-        self._auditing: set[asyncio.Task[None]] = set()
+        # Calls of workers for which nobody waits.
+        self._calling: set[asyncio.Task[object]] = set()
         self.workers: list[WorkerProcess] = []
         self.deaths = 0
         self._sockets: list[SocketSet] = []
@@ -160,22 +160,24 @@ class Supervisor(Served):
             return applied
         raise GatewayError("no worker is running")
 
+    def _spawn(self, call: Coroutine[Any, Any, object], name: str) -> None:
+        task = asyncio.create_task(call, name=name)
+        self._calling.add(task)
+        task.add_done_callback(self._calling.discard)
+
     def _tell_level(self, level: str | None) -> None:
         # A worker that starts meanwhile asks for it.
-        self._telling = asyncio.create_task(ask(self.running, "log_level", level), name="log level of workers")
+        self._spawn(ask(self.running, "log_level", level), "log level of workers")
 
     def _journal_audit(self, code: str, user: str | None, host: str | None) -> None:
+        self._spawn(self._let_journal(code, user, host), "audit")
+
+    async def _let_journal(self, code: str, user: str | None, host: str | None) -> None:
         """Let the first worker that can write it, because workers have the journals."""
-
-        async def tell() -> None:
-            for worker in self.running:
-                with contextlib.suppress(WorkerError):
-                    await worker.call("audit", code, user, host, within=_AUDIT_WITHIN)
-                    return
-
-        task = asyncio.create_task(tell(), name="audit")
-        self._auditing.add(task)
-        task.add_done_callback(self._auditing.discard)
+        for worker in self.running:
+            with contextlib.suppress(WorkerError):
+                await worker.call("audit", code, user, host, within=_AUDIT_WITHIN)
+                return
 
     async def look_at_certificates(self) -> list[Path]:
         """Read certificates that have changed; their files."""
