@@ -23,7 +23,9 @@ import yaml
 from gateway.config.loader import parse
 from gateway.config.model import GatewayConfig
 from gateway.server.process.gateway import Gateway
+from tests.support import prefork
 from tests.support.deadline import until
+from tests.support.prefork import ChildProcess
 
 ROOT = Path(__file__).parents[2]
 Address = tuple[str, int]
@@ -85,27 +87,32 @@ class GatewayProcess:
         document: its configuration.
         environment: more environment variables.
         descriptors: the most files and sockets that it may have open; None: as many as the tests.
+        from_nothing: it loads all its modules itself, where others may be forked from a process that has.
     """
+
+    child: ChildProcess
 
     def __init__(
         self,
         document: Mapping[str, Any],
         environment: Mapping[str, str] | None = None,
         descriptors: int | None = None,
+        *,
+        from_nothing: bool = False,
     ) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="stomp-gateway-test-")
         folder = Path(self._directory.name)
         self.log = folder / "gateway.log"
         self.config = folder / "gateway.yaml"
         self.rewrite(document)
+        arguments, variables = ["serve", "--config", str(self.config)], {**os.environ, **(environment or {})}
         limiting = () if descriptors is None else ("sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh")
         with self.log.open("wb") as log:
-            self.child = subprocess.Popen(
-                [*limiting, sys.executable, "-m", "gateway", "serve", "--config", str(self.config)],
-                cwd=ROOT,
-                stderr=log,
-                env={**os.environ, **(environment or {})},
-            )
+            if limiting or from_nothing:
+                command = [*limiting, sys.executable, "-m", "gateway", *arguments]
+                self.child = subprocess.Popen(command, cwd=ROOT, stderr=log, env=variables)
+            else:
+                self.child = prefork.start(arguments, variables, log.fileno())
         self.address = self._wait()
 
     def rewrite(self, document: Mapping[str, Any]) -> None:
@@ -215,10 +222,14 @@ class GatewayProcess:
 
 @contextlib.contextmanager
 def gateway_process(
-    document: Mapping[str, Any], environment: Mapping[str, str] | None = None, descriptors: int | None = None
+    document: Mapping[str, Any],
+    environment: Mapping[str, str] | None = None,
+    descriptors: int | None = None,
+    *,
+    from_nothing: bool = False,
 ) -> Iterator[GatewayProcess]:
     """A gateway as a child process, for the time of a ``with`` block; see `GatewayProcess`."""
-    process = GatewayProcess(document, environment, descriptors)
+    process = GatewayProcess(document, environment, descriptors, from_nothing=from_nothing)
     try:
         yield process
     finally:

@@ -28,7 +28,7 @@ MAY_GROW = 40 * MIB
 
 @pytest.fixture(scope="module")
 def process(broker_url: str) -> Iterator[GatewayProcess]:
-    with gateway_process(configuration(broker_url)) as process:
+    with gateway_process(configuration(broker_url), from_nothing=True) as process:
         yield process
 
 
@@ -97,7 +97,7 @@ async def test_a_slow_consumer_is_closed_and_nothing_is_lost(
     broker_url: str, amqp: AmqpBroker, backlog: str, ack: str
 ) -> None:
     settings = {"slow_consumer_timeout": 1, "client_buffer": "256KiB"}
-    with gateway_process(configuration(broker_url, settings)) as impatient:
+    with gateway_process(configuration(broker_url, settings), from_nothing=True) as impatient:
         async with StompClient.logged_in(impatient.address, receive_buffer=SMALL) as slow, within(60):
             slow.write("SUBSCRIBE", id="s", ack=ack, destination=backlog)
             await slow.expect("MESSAGE")
@@ -132,7 +132,7 @@ async def reasons(process: GatewayProcess) -> list[str]:
 async def test_a_slow_reader_that_left_does_not_delay_the_shutdown(broker_url: str, backlog: str, how: str) -> None:
     """The gateway does not read the client's own link any more. The shutdown closes it without waiting."""
     settings = {"slow_consumer_timeout": 1 if how == "slow-consumer" else 60}
-    with gateway_process(configuration(broker_url, settings, drain_timeout=30)) as process:
+    with gateway_process(configuration(broker_url, settings, drain_timeout=30), from_nothing=True) as process:
         async with StompClient.logged_in(process.address, receive_buffer=SMALL) as slow, within(60):
             slow.write("SUBSCRIBE", id="s", ack="client", destination=backlog)
             await slow.expect("MESSAGE")
@@ -168,7 +168,9 @@ async def test_a_fast_writer_is_held_while_the_broker_takes_nothing(
     destination = f"/queue/{queue}"
     # The window of unconfirmed messages is so large that it does not hold the client here.
     window = {"confirm_window": {"messages": 1_000_000, "bytes": "1GiB"}}
-    with gateway_process(configuration(broker_url, window, upstream=upstream(proxy.address))) as process:
+    with gateway_process(
+        configuration(broker_url, window, upstream=upstream(proxy.address)), from_nothing=True
+    ) as process:
         async with StompClient.logged_in(process.address) as client, within(90):
             await client.ask("SEND", b"first", destination=destination)
             before = process.memory
@@ -197,7 +199,9 @@ async def test_unconfirmed_messages_are_bounded(
     """
     destination = f"/queue/{queue}"
     window = {"confirm_window": {"messages": 500, "bytes": "64MiB"}}
-    with gateway_process(configuration(broker_url, window, upstream=upstream(proxy.address))) as process:
+    with gateway_process(
+        configuration(broker_url, window, upstream=upstream(proxy.address)), from_nothing=True
+    ) as process:
         async with StompClient.logged_in(process.address) as client, within(60):
             await client.ask("SEND", b"first", destination=destination)
             proxy.stall(Direction.DOWN)
@@ -215,7 +219,7 @@ async def test_each_message_is_published_once_though_the_link_is_full(
     broker_url: str, proxy: ChaosProxy, amqp: AmqpBroker, queue: str
 ) -> None:
     destination = f"/queue/{queue}"
-    with gateway_process(configuration(broker_url, upstream=upstream(proxy.address))) as process:
+    with gateway_process(configuration(broker_url, upstream=upstream(proxy.address)), from_nothing=True) as process:
         async with StompClient.logged_in(process.address) as client, within(60):
             await client.ask("SEND", b"first", destination=destination)
             proxy.stall(Direction.UP)

@@ -160,7 +160,7 @@ async def test_more_clients_come_in_than_the_soft_limit_of_file_descriptors_allo
         # The silent ones are not to leave before the last one comes.
         document = configuration(broker_url, listeners=[{"tcp": "127.0.0.1:0", "login_timeout": "10min"}])
         with soft_limit_of_file_descriptors(_FEW):
-            process = gateway.enter_context(gateway_process(document))
+            process = gateway.enter_context(gateway_process(document, from_nothing=True))
         async with contextlib.AsyncExitStack() as clients:
             for _ in range(_FEW):
                 await clients.enter_async_context(StompClient.dialled(process.address))

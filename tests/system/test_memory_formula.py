@@ -40,7 +40,7 @@ def process(broker_url: str) -> Iterator[GatewayProcess]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
     try:
         with gateway_process(
-            configuration(broker_url, {"journal": {"level": "session"}}, admin="127.0.0.1:0")
+            configuration(broker_url, {"journal": {"level": "session"}}, admin="127.0.0.1:0"), from_nothing=True
         ) as process:
             yield process
             process.assert_no_internal_errors()

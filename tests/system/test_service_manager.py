@@ -17,7 +17,9 @@ def test_systemd_is_notified_when_the_gateway_is_ready_when_it_reloads_and_when_
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(_WITHIN)
         environment = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
-        with gateway_process(configuration("amqp://guest:guest@127.0.0.1:1"), environment=environment) as process:
+        with gateway_process(
+            configuration("amqp://guest:guest@127.0.0.1:1"), environment=environment, from_nothing=True
+        ) as process:
             assert manager.recv(4096) == b"READY=1"
             socket.create_connection(process.address, timeout=_WITHIN).close()
 

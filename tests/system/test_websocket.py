@@ -52,7 +52,7 @@ def gateway(broker_url: str) -> Iterator[Gateway]:
     listeners = [{"websocket": "127.0.0.1:0", **keys} for keys in LISTENERS.values()]
     listeners += [{"tcp": "127.0.0.1:0"}, {"tcp": "127.0.0.1:0", "max_connections": 2, "proxy_protocol": True}]
     defaults = {"max_frame_size": LARGEST, "client_buffer": "64KiB", "slow_consumer_timeout": 2}
-    with gateway_process(configuration(broker_url, defaults, listeners=listeners)) as process:
+    with gateway_process(configuration(broker_url, defaults, listeners=listeners), from_nothing=True) as process:
         yield Gateway(process)
 
 
