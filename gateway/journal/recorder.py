@@ -17,7 +17,7 @@ from gateway.journal.session_recorder import (
     features_of_subscribe,
 )
 from gateway.session import ops
-from gateway.session.cached_publish import CachedPublish
+from gateway.session.cached_publish import SendRequest
 from gateway.session.context import Hold
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.destinations import TEMP_QUEUE, DestinationKind
@@ -65,12 +65,11 @@ class Recorder(SessionRecorder):
 
     # For the session: see `SessionObserver`.
 
-    def sends(self, cached_publish: CachedPublish, headers: Mapping[bytes, bytes]) -> SendCounter:
+    def sends(self, request: SendRequest, headers: Mapping[bytes, bytes]) -> SendCounter:
         """See `SessionObserver`."""
-        has_temp_queue, kind = cached_publish.temp_queue is not None, cached_publish.kind
-        self._lines.use(features_of_send(kind, headers, has_temp_queue=has_temp_queue))
-        is_transacted = cached_publish.transaction is not None
-        return self.send_counter(cached_publish.destination, KIND_CODES[kind], headers, is_transacted=is_transacted)
+        self._lines.use(features_of_send(request.kind, headers, has_temp_queue=request.temp_queue is not None))
+        is_transacted = request.transaction is not None
+        return self.send_counter(request.destination, KIND_CODES[request.kind], headers, is_transacted=is_transacted)
 
     def subscribing(self, operation: ops.Subscribe, queue: QueueSpec | None) -> DeliveryCounter | None:
         """See `SessionObserver`."""

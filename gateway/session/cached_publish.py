@@ -11,7 +11,7 @@ from gateway.amqp.properties import LONGEST_SHORT_STRING, encode_around_table
 from gateway.errors import StompError
 from gateway.session import error_frames
 from gateway.session.destination_rules import NO_DESTINATION_RULES, DestinationRules
-from gateway.session.destinations import TEMP_QUEUE, Destination, DestinationKind, not_for, parse
+from gateway.session.destinations import TEMP_QUEUE, DestinationKind, not_for, parse
 from gateway.session.queues import QueueRules, QueueSpec, queue_arguments, sent_queue
 from gateway.session.traffic import SendCounter, TrafficCounter
 from gateway.session.translate import check_names, properties_of_send, table_of_send
@@ -27,6 +27,62 @@ _NO_RULES: Final = QueueRules()
 # The confirm window ignores headers of up to _SMALL bytes. Larger ones take _COPIES times their size in memory.
 _SMALL: Final = 512
 _COPIES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SendRequest:
+    """A valid SEND.
+
+    Args:
+        destination: as the client wrote it. Exchange, routing key and queue are those after a rule has rewritten it.
+        queue: the queue to declare, or None.
+        temp_queue: the id in its reply-to, if that names a temporary queue.
+        mandatory: the client or a rule asks that unroutable messages be returned.
+    """
+
+    destination: bytes
+    kind: DestinationKind
+    exchange: bytes
+    routing_key: bytes
+    queue: QueueSpec | None
+    temp_queue: bytes | None
+    transaction: bytes | None
+    mandatory: bool
+
+
+def read_send(
+    headers: Mapping[bytes, bytes], topic_exchange: bytes, rules: QueueRules, destinations: DestinationRules
+) -> SendRequest:
+    """Read the headers of SEND (STOMP 1.2, "SEND").
+
+    Raises:
+        StompError: a header is missing or invalid, or the destination is denied.
+    """
+    if b"message-id" in headers:
+        raise error_frames.forbidden_message_id()
+    text = headers.get(b"destination")
+    if text is None:
+        raise error_frames.missing_destination(b"SEND")
+    admission = destinations.for_send(text)
+    destination = admission.destination
+    if admission.asked.kind is DestinationKind.TEMP_QUEUE:
+        queue_arguments(headers)  # RabbitMQ's adapter checks them first
+        raise not_for(b"SEND", text)
+    exchange, routing_key = destination.route(topic_exchange)
+    for name in (exchange, routing_key):
+        if len(name) > LONGEST_SHORT_STRING:
+            raise error_frames.too_long(b"destination", len(name))
+    queue = None
+    if destination.kind is DestinationKind.QUEUE:
+        queue = sent_queue(destination, headers, rules)
+        destinations.check_dead_letters(headers, queue.arguments)
+    else:
+        queue_arguments(headers)  # nothing is declared, but a malformed argument is an error
+    mandatory = read_boolean(headers.get(b"mandatory")) is True or (
+        admission.rule is not None and admission.rule.mandatory
+    )
+    kind, transaction = admission.asked.kind, headers.get(b"transaction")
+    return SendRequest(text, kind, exchange, routing_key, queue, _temp_queue(headers), transaction, mandatory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +115,8 @@ class CachedPublish:
     """
 
     __slots__ = (
-        "_around_table", "_headers", "_trims", "_volatile", "channel", "counter", "destination", "exchange",
-        "gaps", "held", "is_plain", "kind", "mandatory", "publication", "queue", "reply_queue", "routing_key",
-        "temp_queue", "traffic", "transaction",
+        "_around_table", "_headers", "_trims", "_volatile", "channel", "counter", "gaps", "held", "is_plain",
+        "publication", "reply_queue", "request", "traffic",
     )  # fmt: skip
 
     # The counter of the destination, which all its header blocks share, and that of the observer, if there is one.
@@ -77,39 +132,14 @@ class CachedPublish:
         rules: QueueRules = _NO_RULES,
         destinations: DestinationRules = NO_DESTINATION_RULES,
     ) -> None:
-        if b"message-id" in headers:
-            raise error_frames.forbidden_message_id()
-        text = headers.get(b"destination")
-        if text is None:
-            raise error_frames.missing_destination(b"SEND")
-        admission = destinations.for_send(text)
-        if admission.asked.kind is DestinationKind.TEMP_QUEUE:
-            queue_arguments(headers)  # RabbitMQ's adapter checks them first
-            raise not_for(b"SEND", text)
-        # As the client wrote it. Exchange, routing key and queue are those after a rule has rewritten it.
-        self.destination = text
-        self.kind = admission.asked.kind
-        parsed = admission.destination
+        request = self.request = read_send(headers, topic_exchange, rules, destinations)
         self.counter: SendCounter | None = None
-        self.exchange, self.routing_key = parsed.route(topic_exchange)
-        for name in (self.exchange, self.routing_key):
-            if len(name) > LONGEST_SHORT_STRING:
-                raise error_frames.too_long(b"destination", len(name))
-        self.queue = self._queue(parsed, headers, rules)
-        if self.queue is not None:
-            destinations.check_dead_letters(headers, self.queue.arguments)
-        self.temp_queue = _temp_queue(headers)
-        self.transaction = headers.get(b"transaction")
-        # Whether the client or a rule asks that unroutable messages be returned.
-        self.mandatory = read_boolean(headers.get(b"mandatory")) is True or (
-            admission.rule is not None and admission.rule.mandatory
-        )
         # Set by ``build``, and valid only for this channel: the publisher compares it with its own.
         self.publication: Publication | None = None
         self.channel: PublishChannel | None = None
         self.reply_queue: bytes | None = None
         # False if every frame needs a check, because a transaction may have ended, or a reply queue may be gone.
-        self.is_plain = self.transaction is None and self.temp_queue is None
+        self.is_plain = request.transaction is None and request.temp_queue is None
         # The names of the headers whose values differ from message to message, in the order of the headers table.
         self.gaps = _NO_VALUES
         self._trims = trims
@@ -118,24 +148,17 @@ class CachedPublish:
         # The bytes of memory, besides the body, that an unconfirmed message keeps if nothing else shares its headers.
         size = sum(map(len, headers)) + sum(map(len, headers.values()))
         self.held = _COPIES * size if size > _SMALL else 0
-        self._around_table = self._properties(None if self.temp_queue else headers.get(b"reply-to"))
+        self._around_table = self._properties(None if request.temp_queue else headers.get(b"reply-to"))
         check_names(headers)
 
     def _properties(self, reply_to: bytes | None) -> tuple[bytes, bytes]:
         """The bytes before and after the headers table."""
         return encode_around_table(properties_of_send(self._headers, reply_to))
 
-    @staticmethod
-    def _queue(destination: Destination, headers: Mapping[bytes, bytes], rules: QueueRules) -> QueueSpec | None:
-        if destination.kind is DestinationKind.QUEUE:
-            return sent_queue(destination, headers, rules)
-        queue_arguments(headers)  # nothing is declared, but a malformed argument is an error
-        return None
-
     def build(self, channel: PublishChannel, reply_queue: bytes | None) -> Publication:
         """Encode the parts that messages with this header block share, for one channel.
 
-        ``reply_queue``: the name of the queue of ``temp_queue``.
+        ``reply_queue``: the name of the queue of ``request.temp_queue``.
 
         Raises:
             CodecError: a name is too long for AMQP.
@@ -144,8 +167,9 @@ class CachedPublish:
         self.reply_queue = reply_queue
         before, behind = self._properties(reply_queue) if reply_queue else self._around_table
         # If the session declared the queue and it is gone, the broker shall return the message.
-        mandatory = self.mandatory or self.queue is not None
-        method = encode_publish(channel.number, self.exchange, self.routing_key, mandatory=mandatory)
+        request = self.request
+        mandatory = request.mandatory or request.queue is not None
+        method = encode_publish(channel.number, request.exchange, request.routing_key, mandatory=mandatory)
         self.publication = Publication(channel.number, channel.frame_max, method, before, self.table(), behind)
         return self.publication
 
@@ -155,8 +179,8 @@ class CachedPublish:
         RabbitMQ names the exchange, for a topic permission also the routing key, or a property that it refuses.
         """
         if b"exchange '" in reason:
-            names_key = b"topic '" not in reason or b"topic '%b'" % self.routing_key in reason
-            return names_key and b"exchange '%b'" % (self.exchange or b"amq.default") in reason
+            names_key = b"topic '" not in reason or b"topic '%b'" % self.request.routing_key in reason
+            return names_key and b"exchange '%b'" % (self.request.exchange or b"amq.default") in reason
         values = ((self._headers.get(name), text) for name, text in _NAMED_PROPERTIES)
         return any(text % value in reason for value, text in values if value is not None)
 

@@ -17,6 +17,7 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CodecError
 from gateway.pieces import Body
 from gateway.session.cached_publish import CachedPublish
+from gateway.session.queues import QueueSpec
 
 
 class CommitFailure(IntEnum):
@@ -185,14 +186,17 @@ class PublisherConfirms:
         numbers = [each for each in self._unconfirmed if each <= sequence] if multiple else [sequence]
         for each in numbers:
             message = self._unconfirmed.get(each)
-            if message is None or _is_refused_for_good(message) or (declared_only and message[_CACHED].queue is None):
+            if message is None:
+                continue
+            queue = message[_CACHED].request.queue
+            if (declared_only and queue is None) or (queue is not None and _refuses_publishes(queue)):
                 continue
             self._refused[each] = self._unconfirmed.pop(each)
 
     @property
     def refused_queues(self) -> tuple[str, ...]:
         """The names of the queues of the refused messages."""
-        queues = [message[_CACHED].queue for message in self._refused.values()]
+        queues = [message[_CACHED].request.queue for message in self._refused.values()]
         return tuple(dict.fromkeys(queue.name for queue in queues if queue is not None))
 
     def take_refused(self) -> list[Unconfirmed]:
@@ -212,8 +216,8 @@ class PublisherConfirms:
         If the session declared the message's queue, this message and all later ones for that queue are kept as refused,
         to be published again. Some of them may then arrive twice.
         """
-        unconfirmed = self._unconfirmed
-        if (returned.exchange, returned.routing_key) in self._returning:
+        unconfirmed, route = self._unconfirmed, (returned.exchange, returned.routing_key)
+        if route in self._returning:
             return None
         receipt = _receipt_in(returned.properties)
         first = max(self._last_returned + 1, next(iter(unconfirmed), 0))
@@ -221,21 +225,20 @@ class PublisherConfirms:
             message = unconfirmed.get(sequence)
             if message is not None and _is_returned(message, returned, receipt):
                 self._last_returned = sequence
-                _, cached_publish, size, commit, _, body, _ = message
-                if cached_publish.queue is None or body is None:
-                    unconfirmed[sequence] = (None, cached_publish, size, commit, None, None, ())
+                _, cached, size, commit, _, body, _ = message
+                if cached.request.queue is None or body is None:
+                    unconfirmed[sequence] = (None, cached, size, commit, None, None, ())
                 else:
-                    self._keep_from(sequence, cached_publish)
+                    self._keep_from(sequence, route)
                 return message
         return None
 
-    def _keep_from(self, sequence: int, returned: CachedPublish) -> None:
+    def _keep_from(self, sequence: int, route: tuple[bytes, bytes]) -> None:
         """Keep the messages of a route from this one on as refused. Nothing more is published on this channel."""
-        route = returned.exchange, returned.routing_key
         self._returning.add(route)
         for each, message in tuple(self._unconfirmed.items()):
-            cached, body = message[_CACHED], message[_BODY]
-            if each >= sequence and body is not None and (cached.exchange, cached.routing_key) == route:
+            request, body = message[_CACHED].request, message[_BODY]
+            if each >= sequence and body is not None and (request.exchange, request.routing_key) == route:
                 self._refused[each] = self._unconfirmed.pop(each)
 
     def receipt_of_failure(self, text: str) -> bytes | None:
@@ -245,8 +248,10 @@ class PublisherConfirms:
 
     def receipt_of_declaration(self, queue: str) -> bytes | None:
         """The receipt of the first message for a queue, whose declaration was refused."""
-        messages = self._unconfirmed.values()
-        return next((each[_RECEIPT] for each in messages if (spec := each[_CACHED].queue) and spec.name == queue), None)
+        for receipt, cached, *_ in self._unconfirmed.values():
+            if cached.request.queue is not None and cached.request.queue.name == queue:
+                return receipt
+        return None
 
     def take_blamed(self, text: str) -> list[Unconfirmed]:
         """Remove and return the messages that, by the broker's text, made it close the channel or would do so again."""
@@ -268,7 +273,7 @@ class PublisherConfirms:
     def are_for_predeclared_exchanges(self) -> bool:
         """Whether there are messages, and all are for exchanges that exist as long as their virtual host."""
         return bool(self._unconfirmed) and all(
-            each[_CACHED].exchange in _PREDECLARED for each in self._unconfirmed.values()
+            each[_CACHED].request.exchange in _PREDECLARED for each in self._unconfirmed.values()
         )
 
 
@@ -276,18 +281,18 @@ def _number(item: tuple[int, Unconfirmed]) -> int:
     return item[0]
 
 
-def _is_refused_for_good(message: Unconfirmed) -> bool:
-    queue = message[_CACHED].queue
-    return queue is not None and str(queue.arguments.get("x-overflow", "")).startswith("reject-publish")
+def _refuses_publishes(queue: QueueSpec) -> bool:
+    return str(queue.arguments.get("x-overflow", "")).startswith("reject-publish")
 
 
 def _is_returned(message: Unconfirmed, returned: Return, receipt_in_headers: bytes | None) -> bool:
-    receipt, route, size, _, _, _, values = message
+    receipt, cached, size, _, _, _, values = message
+    request = cached.request
     return (
-        (route.mandatory or route.queue is not None)
-        and route.routing_key == returned.routing_key
-        and route.exchange == returned.exchange
-        and size in (returned.size, returned.size + route.held_with(values))
+        (request.mandatory or request.queue is not None)
+        and request.routing_key == returned.routing_key
+        and request.exchange == returned.exchange
+        and size in (returned.size, returned.size + cached.held_with(values))
         and receipt == receipt_in_headers
     )
 

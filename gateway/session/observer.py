@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from gateway.session import ops
-    from gateway.session.cached_publish import CachedPublish
+    from gateway.session.cached_publish import SendRequest
     from gateway.session.queues import QueueSpec
     from gateway.session.subscription import Subscription
     from gateway.session.traffic import DeliveryCounter, SendCounter
@@ -27,7 +27,7 @@ class SessionObserver(Protocol):
     def stamp(self) -> Callable[[], bytes] | None:
         """Returns the encoded time of publishing, for `correlation`; None if messages do not carry it."""
 
-    def sends(self, cached_publish: CachedPublish, headers: Mapping[bytes, bytes]) -> SendCounter:
+    def sends(self, request: SendRequest, headers: Mapping[bytes, bytes]) -> SendCounter:
         """Note a SEND with a new header block. Returns the counter for its messages."""
 
     def subscribing(self, operation: ops.Subscribe, queue: QueueSpec | None) -> DeliveryCounter | None:

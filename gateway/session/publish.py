@@ -18,7 +18,7 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CodecError, StompError
 from gateway.pieces import LARGE, Piece
 from gateway.session import error_frames, ops
-from gateway.session.cached_publish import CachedPublish, PublishChannel
+from gateway.session.cached_publish import CachedPublish, PublishChannel, SendRequest
 from gateway.session.confirms import Commit, CommitFailure, PublisherConfirms, Unconfirmed
 from gateway.session.context import NO_SETTINGS, Hold, SessionContext
 from gateway.session.correlation import STAMPED, Stamped
@@ -116,11 +116,12 @@ class Publisher:
             cached = self._cached(frame, is_new=cached is None)
         if not self._is_prepared(frame, cached):
             return
-        if cached.transaction is not None:
+        name = cached.request.transaction
+        if name is not None:
             transactions = self._context.transactions
-            transactions.get(cached.transaction)
+            transactions.get(name)
             cached.check(self._context.receipt_of(frame), frame)
-            transactions.enlist(cached.transaction, size_of(frame)).sends.append(frame)
+            transactions.enlist(name, size_of(frame)).sends.append(frame)
             return
         self.publish(cached, [(frame.receipt, frame.body)], frame.length)
         if cached.held and self.has_confirms:
@@ -166,9 +167,10 @@ class Publisher:
         )
         if stamp is not None and isinstance(cached, Stamped):
             cached.stamp = stamp
-        cached.traffic = context.traffic.sends.counter(cached.destination, cached.kind)
+        request = cached.request
+        cached.traffic = context.traffic.sends.counter(request.destination, request.kind)
         if context.observer is not None:
-            cached.counter = context.observer.sends(cached, headers)
+            cached.counter = context.observer.sends(request, headers)
         return cached
 
     def is_ready(self, send: Frame, commit: Frame) -> bool:
@@ -191,13 +193,16 @@ class Publisher:
         """Whether everything that a SEND needs exists. If not, ask for the next missing thing for ``frame``."""
         context = self._context
         temp_queues = context.subscriptions.temp_queues
-        if cached.temp_queue is not None and cached.temp_queue not in temp_queues:
-            self._ask_for_temp_queue(cached.temp_queue, frame)
+        request = cached.request
+        if request.temp_queue is not None and request.temp_queue not in temp_queues:
+            self._ask_for_temp_queue(request.temp_queue, frame)
             return False
-        queue = cached.queue if cached.queue is not None and cached.queue.name not in context.declared_queues else None
-        needs_confirm = (frame.receipt is not None or cached.mandatory) and cached.transaction is None
+        queue = request.queue
+        if queue is not None and queue.name in context.declared_queues:
+            queue = None
+        needs_confirm = (frame.receipt is not None or request.mandatory) and request.transaction is None
         confirms = self.has_confirms or needs_confirm or context.confirms_always
-        waits = queue is not None and not (confirms and self._may_follow(cached, queue))
+        waits = queue is not None and not (confirms and self._may_follow(request, queue))
         channel = self._channel
         if not channel.number or channel.has_rejected or waits or confirms is not self.has_confirms:
             operation = ops.PreparePublisher(confirms, queue if waits else None, channel.has_rejected)
@@ -205,12 +210,12 @@ class Publisher:
             return False
         if queue is not None:
             self._declare(queue)
-        reply_queue = temp_queues.get(cached.temp_queue or b"")
+        reply_queue = temp_queues.get(request.temp_queue or b"")
         if cached.channel is not channel or cached.reply_queue != reply_queue:
             cached.build(channel, reply_queue)
         return True
 
-    def _may_follow(self, cached: CachedPublish, queue: QueueSpec) -> bool:
+    def _may_follow(self, request: SendRequest, queue: QueueSpec) -> bool:
         """Whether a message may follow the declaration of its queue without waiting for the broker's answer.
 
         If the queue is away or deleted, a recovery publishes the message again. But it must wait
@@ -220,7 +225,7 @@ class Publisher:
         * for an exclusive queue, which belongs to another link.
         """
         context = self._context
-        waits = queue.exclusive or cached.transaction is not None or context.settings.takes_existing_queues
+        waits = queue.exclusive or request.transaction is not None or context.settings.takes_existing_queues
         return not waits and context.rides_through and not context.keeps_after_send_error
 
     def _declare(self, queue: QueueSpec) -> None:
@@ -396,7 +401,7 @@ class Publisher:
                 if commit.unconfirmed == 0:
                     finished = commit
             if not accepted:
-                why = error_frames.rejected(cached.destination) if error is None else error(context.settings)
+                why = error_frames.rejected(cached.request.destination) if error is None else error(context.settings)
                 context.fail_send(why, receipt)
             elif receipt is not None:
                 output.append(encode_receipt(receipt))
@@ -422,7 +427,7 @@ class Publisher:
         if message is None:
             return
         receipt, cached, _, commit, sent_at, body, _ = message
-        if cached.queue is not None and body is not None:
+        if cached.request.queue is not None and body is not None:
             self.is_in_doubt = False
             return
         self._context.traffic.returned += 1
@@ -430,8 +435,8 @@ class Publisher:
             cached.counter.confirmed(sent_at, False)
         if commit is not None:
             commit.fail(CommitFailure.RETURNED)
-        if cached.mandatory or receipt is not None:
-            self._context.fail_send(error_frames.unroutable(cached.destination, returned.text), receipt)
+        if cached.request.mandatory or receipt is not None:
+            self._context.fail_send(error_frames.unroutable(cached.request.destination, returned.text), receipt)
 
     def _forget_queue(self, name: bytes) -> None:
         """Note that a queue is gone, so that the next SEND declares it again if the session declared it before."""
@@ -443,8 +448,8 @@ class Publisher:
     @property
     def queues_of_unconfirmed(self) -> tuple[QueueSpec, ...]:
         """The queues that the unconfirmed messages are for, as their SENDs declared them."""
-        queues = {cached.queue.name: cached.queue for _, cached, *_ in self.confirms.messages if cached.queue}
-        return tuple(queues.values())
+        queues = [cached.request.queue for _, cached, *_ in self.confirms.messages]
+        return tuple({queue.name: queue for queue in queues if queue is not None}.values())
 
     @property
     def publishes_blindly(self) -> bool:
@@ -512,5 +517,5 @@ class Publisher:
     def _built(self, cached: CachedPublish) -> Publication:
         if cached.publication is not None and cached.channel is self._channel:
             return cached.publication
-        reply_queue = self._context.subscriptions.temp_queues.get(cached.temp_queue or b"", cached.reply_queue)
+        reply_queue = self._context.subscriptions.temp_queues.get(cached.request.temp_queue or b"", cached.reply_queue)
         return cached.build(self._channel, reply_queue)

@@ -91,7 +91,7 @@ def test_gaps_are_filled_in_their_order(headers: tuple[str, ...]) -> None:
     ],
 )
 def test_only_queues_are_declared(headers: list[str], queue: QueueSpec | None) -> None:
-    assert cached(*headers).queue == queue
+    assert cached(*headers).request.queue == queue
 
 
 @pytest.mark.parametrize(
@@ -136,24 +136,24 @@ def test_what_is_wrong_with_a_send_is_found_before_anything_is_asked_of_the_brok
 
 @pytest.mark.parametrize("text", ["/queue/" + "x" * 255, "/topic/" + "x" * 255, "/exchange/e/" + "x" * 255])
 def test_255_bytes_are_not_too_many(text: str) -> None:
-    assert len(cached(f"destination:{text}").routing_key) == 255
+    assert len(cached(f"destination:{text}").request.routing_key) == 255
 
 
 def test_a_queue_that_is_no_text_cannot_be_declared_but_a_key_can_be_anything() -> None:
     with pytest.raises(StompError, match="Invalid header"):
         CachedPublish({b"destination": b"/queue/\xff"}, (), b"amq.topic")
-    assert CachedPublish({b"destination": b"/topic/\xff"}, (), b"amq.topic").routing_key == b"\xff"
+    assert CachedPublish({b"destination": b"/topic/\xff"}, (), b"amq.topic").request.routing_key == b"\xff"
 
 
 def test_the_virtual_hosts_topic_exchange_stands_in_for_amq_topic() -> None:
-    assert cached("destination:/topic/a", topic_exchange=b"mine").exchange == b"mine"
-    assert cached("destination:/exchange/amq.topic/a", topic_exchange=b"mine").exchange == b"mine"
+    assert cached("destination:/topic/a", topic_exchange=b"mine").request.exchange == b"mine"
+    assert cached("destination:/exchange/amq.topic/a", topic_exchange=b"mine").request.exchange == b"mine"
 
 
 def test_a_temporary_queue_takes_the_place_of_its_name() -> None:
     sent = frame("destination:/queue/q", "reply-to:/temp-queue/a")
     made = CachedPublish(sent.headers, sent.header_block.volatile, b"amq.topic")
-    assert made.temp_queue == b"/temp-queue/a"
+    assert made.request.temp_queue == b"/temp-queue/a"
     _, content = encoded(sent, b"amq.gen-1")
     assert content.properties.reply_to == "amq.gen-1"
     assert "reply-to" not in content.properties.headers
@@ -162,11 +162,11 @@ def test_a_temporary_queue_takes_the_place_of_its_name() -> None:
 @pytest.mark.parametrize("text", ["/queue/answers", "answers", "/reply-queue/a/b", "/exchange/e/k", "/topic/t", ""])
 def test_every_other_destination_to_reply_to_passes_as_it_is(text: str) -> None:
     sent = frame("destination:/queue/q", f"reply-to:{text}")
-    assert CachedPublish(sent.headers, sent.header_block.volatile, b"amq.topic").temp_queue is None
+    assert CachedPublish(sent.headers, sent.header_block.volatile, b"amq.topic").request.temp_queue is None
     _, content = encoded(sent)
     assert content.properties.reply_to == text
 
 
 def test_a_transaction_is_taken_note_of() -> None:
-    assert cached("destination:/queue/q").transaction is None
-    assert cached("destination:/queue/q", "transaction:").transaction == b""
+    assert cached("destination:/queue/q").request.transaction is None
+    assert cached("destination:/queue/q", "transaction:").request.transaction == b""
