@@ -154,9 +154,12 @@ def _file_by(check: Callable[[ConfigFiles, str], Path]) -> BeforeValidator:
 
 
 def _key_file(value: object, info: ValidationInfo) -> Path:
-    files, name, certificate = _files(info), _name(value), info.data.get("cert_file")
+    files, certificate = _files(info), info.data.get("cert_file")
+    file = files.key(_name(value))
     # Without a certificate beside it, `merged_contradictions` compares the key with the one in `upstream.tls`.
-    return files.key_alone(name) if certificate is None else files.key(files.readable(name), certificate)
+    if certificate is not None:
+        files.check_pair(certificate, file)
+    return file
 
 
 Text = Annotated[str, Field(strict=True, min_length=1)]

@@ -20,12 +20,11 @@ _ENCRYPTED: Final = (
     "This private key is encrypted.",
     "The gateway cannot ask for a passphrase: decrypt it, for example with openssl pkey.",
 )
+_ENCRYPTED_KEYS: Final = (b"-----BEGIN ENCRYPTED PRIVATE KEY-----", b"Proc-Type: 4,ENCRYPTED")
+"""Lines that encrypted keys have. The word alone may stand in a comment, too."""
 
 # Bytes of a socket's path: what Linux has room for (unix(7)).
 _LONGEST_SOCKET: Final = 107
-
-_ENCRYPTED_KEYS: Final = (b"-----BEGIN ENCRYPTED PRIVATE KEY-----", b"Proc-Type: 4,ENCRYPTED")
-"""Lines that encrypted keys have. The word alone may stand in a comment, too."""
 
 
 class ConfigFiles:
@@ -87,8 +86,8 @@ class ConfigFiles:
             raise mistake("This file holds no list of revoked certificates (PEM).", advice)
         return file
 
-    def key_alone(self, name: str) -> Path:
-        """The path of a file that holds a private key (PEM, not encrypted) of a certificate that is not known here."""
+    def key(self, name: str) -> Path:
+        """The path of a file that holds a private key (PEM, not encrypted); see `check_pair`."""
         file = self.readable(name)
         content = file.read_bytes()
         if b"PRIVATE KEY-----" not in content:
@@ -97,25 +96,16 @@ class ConfigFiles:
             raise mistake(*_ENCRYPTED)
         return file
 
-    def key(self, file: Path, certificate: Path) -> Path:
-        """The file itself, which holds the private key (PEM, not encrypted) of a certificate."""
+    @staticmethod
+    def check_pair(certificate: Path, key: Path) -> None:
+        """Raise `mistake` if a certificate and a private key do not belong together."""
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, file, password=_refuse_passphrase)
-        except _EncryptedKeyError:
-            raise mistake(*_ENCRYPTED) from None
+            # Without a password OpenSSL would ask for one on the terminal.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
         except ssl.SSLError as error:
             raise mistake(_key_sentence(error)) from None
         except (OSError, ValueError):
             raise mistake(_NO_KEY) from None
-        return file
-
-
-class _EncryptedKeyError(Exception):
-    """Raised where OpenSSL would ask on the terminal."""
-
-
-def _refuse_passphrase() -> str:
-    raise _EncryptedKeyError
 
 
 def _key_sentence(error: ssl.SSLError) -> str:

@@ -252,14 +252,14 @@ Place = Callable[[Trail], Trail]
 """Where something of the model stands in the file, which may have more entries in its lists."""
 
 
-def merged_contradictions(config: GatewayConfig, files: ConfigFiles, in_file: Place) -> Iterator[Finding]:
+def merged_contradictions(config: GatewayConfig, in_file: Place) -> Iterator[Finding]:
     """Contradictions within a model."""
     virtual_hosts = {virtual_host.name: virtual_host for virtual_host in config.resolved_virtual_hosts()}
     places: dict[Trail, VirtualHostSettings] = {("defaults",): config.defaults}
     places |= {("virtual_hosts", name): entry for name, entry in config.virtual_hosts.items()}
     yield from _certificates_and_ciphers(config, in_file)
     for virtual_host in virtual_hosts.values():
-        yield from _certificate_and_key(config, virtual_host, files)
+        yield from _certificate_and_key(config, virtual_host)
     yield from _shared_journals(virtual_hosts.values())
     for virtual_host in virtual_hosts.values():
         yield from _shipping(virtual_host)
@@ -290,13 +290,13 @@ def _certificates_and_ciphers(config: GatewayConfig, in_file: Place) -> Iterator
             yield Finding((*trail, "ciphers"), sentence, about=(trail,))
 
 
-def _certificate_and_key(config: GatewayConfig, virtual_host: VirtualHost, files: ConfigFiles) -> Iterator[Finding]:
+def _certificate_and_key(config: GatewayConfig, virtual_host: VirtualHost) -> Iterator[Finding]:
     """A certificate and a key that are configured in different places and do not belong together."""
     own, tls = config.virtual_hosts[virtual_host.name].upstream, virtual_host.upstream.tls
     given = own.tls.model_fields_set & {"cert_file", "key_file"} if own is not None else set()
     if len(given) == 1 and tls.cert_file is not None and tls.key_file is not None:
         try:
-            files.key(tls.key_file, tls.cert_file)
+            ConfigFiles.check_pair(tls.cert_file, tls.key_file)
         except PydanticCustomError as error:
             trail: Trail = ("virtual_hosts", virtual_host.name, "upstream", "tls", *given)
             about = (("upstream", "tls"), ("virtual_hosts", virtual_host.name, "upstream", "tls"))

@@ -75,7 +75,7 @@ def parse(
     usable = UsablePart(document.tree, files)
     found = [*document.findings, *_readable(usable.findings, document.spoiled)]
     found += _readable(contradictions(document.tree), document.spoiled)
-    found += _readable(merged_contradictions(usable.config, files, usable.in_file), document.spoiled | usable.unusable)
+    found += _readable(merged_contradictions(usable.config, usable.in_file), document.spoiled | usable.unusable)
     if found:
         raise ConfigError(_mistakes(document, found), name)
     return usable.config.with_warnings(_mistakes(document, warnings_of(usable.config)))
