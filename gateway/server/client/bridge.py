@@ -383,20 +383,15 @@ class Bridge:
         if self._is_released:
             return
         self._is_released, parts = True, self._parts
-        if parts is not None:
-            parts.channels.is_released = True
         is_idle = not (self._tasks or self._background or (parts is not None and parts.use_links))
         if not is_idle:
             # Started first, so that no fault below keeps the links forever. The task begins after this function.
             _ = self._spawn(self._release(), name=f"stomp-release {self._client}")
         try:
-            if parts is not None:
-                parts.publishing.write_rest()
             # At once, since the client may connect again before its channels are closed.
             self._login.close()
             if parts is not None:
-                parts.give_up()
-                parts.channels.client_gone()
+                parts.end()
         finally:
             if is_idle:
                 self._login.release_links()
@@ -409,15 +404,10 @@ class Bridge:
                 _ = task.cancel()
             if unanswered:
                 await asyncio.wait(unanswered)
-        parts = self._parts
         try:
-            if parts is not None:
-                await parts.close_channels(counts=self._session.is_ended_by_client)
-        except UpstreamError:
-            pass
+            if self._parts is not None:
+                await self._parts.close(counts=self._session.is_ended_by_client)
         finally:
-            if parts is not None:
-                await parts.channels.pausable.close()
             self._login.release_links()
             if self._background:
                 await asyncio.wait(tuple(self._background))

@@ -5,6 +5,7 @@ Many sessions only connect and stay idle, and so take less memory and time.
 
 from __future__ import annotations
 
+from gateway.server.broker.broker_errors import UpstreamError
 from gateway.server.client.bridge_context import BridgeContext
 from gateway.server.client.consumers import Consumers
 from gateway.server.client.consuming_channels import ConsumingChannels
@@ -37,12 +38,24 @@ class BridgeParts:
         """Whether the session has channels or work on its links."""
         return self.publishing.is_open or self.channels.has_any or self.queues.exclusive.has_queues
 
-    def give_up(self) -> None:
-        """End all waiting, at the end of the session."""
+    def end(self) -> None:
+        """Write the last messages, and stop all waiting, because the session has ended."""
+        self.channels.is_released = True
+        self.publishing.write_rest()
         self.recovery.stop()
         self.lost.give_up()
         self.publishing.give_up()
         self.leaving.give_up()
+        self.channels.client_gone()
+
+    async def close(self, *, counts: bool) -> None:
+        """Close everything after ``end``, even if the broker refuses. ``counts``: see `ConsumingChannels.close`."""
+        try:
+            await self.close_channels(counts=counts)
+        except UpstreamError:
+            pass
+        finally:
+            await self.channels.pausable.close()
 
     async def close_channels(self, *, counts: bool) -> None:
         """Close all channels. Afterwards the broker has handled all publishes.

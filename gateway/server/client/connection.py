@@ -374,7 +374,7 @@ class ClientConnection(StompProtocol):
                 session.client_gone()
             else:
                 session.malformed(self._violation)
-                self._write_last()
+                self._write_output()
             self._close()
         else:
             if (session.reached_turn_limit or self._read_fully) and not self._waits_for_turn:
@@ -589,15 +589,8 @@ class ClientConnection(StompProtocol):
 
     def _end(self, error: StompError) -> None:
         self.session.close(error)
-        self._write_last()
+        self._write_output()
         self._close()
-
-    def _write_last(self) -> None:
-        if self._is_lost:
-            self.session.output.clear()
-        elif self.session.output:
-            self.stats.bytes_out += self._output.write(self.session.output)
-        self._log.errors()
 
     def _close(self) -> None:
         """Close, once, and give the links back. Later bytes of the client are ignored."""
