@@ -6,12 +6,10 @@ from typing import Final
 
 import structlog
 
-from gateway.config.listener_settings import Listener
 from gateway.errors import CloseReason, StompError
 from gateway.server.client.connection_stats import ConnectionStats
 from gateway.server.listen.accepted_connection import HTTP_HINT, TLS_HINT, AcceptedConnection
 from gateway.server.log_limits import LONGEST_TEXT, LogLimits, LogRateLimiter
-from gateway.session.session import Session
 
 log = structlog.get_logger("gateway.session")
 
@@ -28,20 +26,11 @@ _OTHER_PROTOCOLS: Final = {
 class ClientLog:
     """Logs the life of one client of a listener, within the limits."""
 
-    __slots__ = ("_accepted", "_is_refused", "_limits", "_listener", "_repeats", "_session", "_stats")
+    __slots__ = ("_accepted", "_is_refused", "_limits", "_repeats", "_stats")
 
-    def __init__(
-        self,
-        session: Session,
-        stats: ConnectionStats,
-        accepted: AcceptedConnection,
-        listener: Listener,
-        limits: LogLimits,
-    ) -> None:
-        self._session = session
+    def __init__(self, stats: ConnectionStats, accepted: AcceptedConnection, limits: LogLimits) -> None:
         self._stats = stats
         self._accepted = accepted
-        self._listener = listener
         self._limits = limits
         # Whether a line about a refused login was logged.
         self._is_refused = False
@@ -66,7 +55,7 @@ class ClientLog:
         if left_out is not None:
             (log.warning if "hint" in details else log.info)(
                 "login refused",
-                session=self._session.identity.decode(),
+                session=self._stats.session.identity.decode(),
                 peer=self._stats.peer,
                 virtual_host=virtual_host[:_LONGEST_NAME],
                 login=login and login[:_LONGEST_NAME],
@@ -79,17 +68,17 @@ class ClientLog:
         """Log the end of the session."""
         if reason in _OTHER_PROTOCOLS:
             event, hint = _OTHER_PROTOCOLS[reason]
-            limiter, address, peer = self._accepted.log_limiter, str(self._listener.address), self._stats.peer
+            limiter, address, peer = self._accepted.log_limiter, str(self._stats.listener.address), self._stats.peer
             if not limiter.info(event, address=address, peer=peer, hint=hint):
                 return
         unsaid = self._repeats.unsaid() if self._repeats is not None else 0
         details = {"errors_left_out": unsaid} if unsaid else {}
-        if unsaid or self._session.login is not None or not self._is_refused:
+        if unsaid or self._stats.session.login is not None or not self._is_refused:
             self._log("session ended", reason=reason.value if reason else "unknown", **details)
 
     def errors(self) -> None:
         """Log and count the ERRORs of the session since the last call."""
-        for error in self._session.take_errors():
+        for error in self._stats.session.take_errors():
             self._stats.failed(error)
             if not self._is_told(error):
                 self._error(error)
@@ -122,10 +111,11 @@ class ClientLog:
 
     def failed(self, error: BaseException) -> None:
         """Log a fault of the gateway."""
-        log.error("internal error", session=self._session.identity.decode(), peer=self._stats.peer, exc_info=error)
+        stats = self._stats
+        log.error("internal error", session=stats.session.identity.decode(), peer=stats.peer, exc_info=error)
 
     def _log(self, event: str, **details: object) -> None:
-        session, login = self._session, self._session.login
+        session, login = self._stats.session, self._stats.session.login
         # A client that leaves without a login may be a health check, and needs no line.
         quiet = login is None and session.close_reason is CloseReason.CLIENT_GONE
         if not quiet:

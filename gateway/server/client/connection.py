@@ -138,7 +138,7 @@ class ClientConnection(StompProtocol):
         self._login: LoginHandler
         self._deadlines: ClientDeadlines
         self.stats = ConnectionStats(context.stats, context.journal, self.session, listener)
-        self._log = ClientLog(self.session, self.stats, accepted, listener, context.log_limits)
+        self._log = ClientLog(self.stats, accepted, context.log_limits)
         self._heartbeats = HeartbeatTimer()
         self._rate_limiter = RateLimiter(self.session)
         self._state = _ARRIVED
