@@ -221,7 +221,7 @@ class ClientConnection(StompProtocol):
         context, client = self._context, self.stats.peer
         identity = self.session.identity.decode()
         login_until = self._accepted.accepted_at + self._listener.login_timeout
-        self._login = LoginHandler(context.pool, context.limits, self._log, peer, client, identity, login_until)
+        self._login = LoginHandler(context.pool, context.limits, self._log, peer, identity, login_until)
         self._bridge = Bridge(self.session, self, context.pool, self._login, client, context.spawn)
         self._deadlines = ClientDeadlines(
             self.session, output, self._listener, self._accepted.accepted_at, self._bridge.must_wait

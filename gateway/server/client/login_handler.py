@@ -31,13 +31,12 @@ class LoginHandler:
     """Logs one client in, and owns the links and rates of its session.
 
     Args:
-        client: its name in the broker's list of connections.
-        session: the session's identity there.
+        session: the session's identity in the broker's list of connections.
         deadline: when the login must be complete, in seconds on the event loop's clock.
     """
 
     __slots__ = (
-        "_client", "_deadline", "_is_closed", "_limits", "_links", "_log", "_peer", "_pool", "_session", "_timeout",
+        "_deadline", "_is_closed", "_limits", "_links", "_log", "_peer", "_pool", "_session", "_timeout",
         "is_kept_back", "rates",
     )  # fmt: skip
 
@@ -47,7 +46,6 @@ class LoginHandler:
         limits: SessionLimits,
         client_log: ClientLog,
         peer: Peer,
-        client: str,
         session: str,
         deadline: float,
     ) -> None:
@@ -57,7 +55,6 @@ class LoginHandler:
         self._limits = limits
         self._log = client_log
         self._peer = peer
-        self._client = client
         self._session = session
         self._links: LoginLinks | None = None
         self._deadline = deadline
@@ -194,7 +191,7 @@ class LoginHandler:
     async def _accept(self, virtual_host: VirtualHost, credentials: Credentials) -> ops.LoggedIn:
         """Get the links, and count the session."""
         self._limits.check(virtual_host, self._peer.host)
-        self._links = await self._pool.log_in(virtual_host, credentials, self._client, self._session)
+        self._links = await self._pool.log_in(virtual_host, credentials, str(self._peer), self._session)
         logged_in = _logged_in(self._links)
         if self._is_closed:
             self.release_links()

@@ -90,7 +90,7 @@ def login_handler(limits: SessionLimits) -> LoginHandler:
     journal, log_limits = Journal(GatewayConfig()), LogLimits(Logging(), clock)
     stats, contexts = GatewayStats(("/",)), TlsContexts()
     pool = LinkPool(clock, asyncio.ensure_future, journal, stats, "node", contexts, log_limits, PacedWork())
-    return LoginHandler(pool, limits, Mock(ClientLog), Peer(HERE, 1), "c", "s", clock() + 3600)
+    return LoginHandler(pool, limits, Mock(ClientLog), Peer(HERE, 1), "s", clock() + 3600)
 
 
 async def test_the_first_refusals_come_at_once_and_later_ones_late() -> None:

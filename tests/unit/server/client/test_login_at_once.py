@@ -64,7 +64,7 @@ class Logins:
         """Another client, at an address."""
         until = asyncio.get_running_loop().time() + 3600
         peer = Peer(host, 1)
-        return LoginHandler(self.pool, self.limits, Mock(ClientLog), peer, "client", "session", until)
+        return LoginHandler(self.pool, self.limits, Mock(ClientLog), peer, "session", until)
 
     async def close(self) -> None:
         await self.pool.close()
