@@ -30,6 +30,7 @@ class PendingOperation:
     Args:
         retries: carry out the frame again after the operation.
         is_started: the server has taken the operation.
+        was_interrupted: the operation was interrupted before the last recovery.
         answers: events for it that arrived before the answers to earlier operations.
     """
 
@@ -37,6 +38,7 @@ class PendingOperation:
     frame: Frame | None = None
     retries: bool = False
     is_started: bool = False
+    was_interrupted: bool = False
     answers: list[ops.Event] = field(default_factory=list)
 
     @property
@@ -189,6 +191,11 @@ class PendingOperations:
         is_front = bool(self.asked) and not self.is_interrupted
         return self._recovery is not None or is_front or any(each.is_under_way for each in self.asked)
 
+    @property
+    def is_interrupted_again(self) -> bool:
+        """Whether the first operation is interrupted, and was so before the last recovery, too."""
+        return self.is_interrupted and any(each.was_interrupted for each in self.asked[:1])
+
     def interrupt(self) -> None:
         """Note that the first operation was lost with a link. ``resume`` asks for it again."""
         self.is_interrupted = True
@@ -203,6 +210,8 @@ class PendingOperations:
     def recover(self, operation: ops.Recover) -> None:
         """Ask for a recovery, before all other operations."""
         self._recovery = PendingOperation(operation)
+        if self.is_interrupted:
+            self.asked[0].was_interrupted = True
 
     def recovered(self) -> None:
         """End the recovery, although something may not be restored."""

@@ -10,7 +10,7 @@ from gateway.session.context import Hold
 
 
 class PublishOutput:
-    """Frames, and behind them the messages of a COMMIT or a recovery, which are encoded only when they are taken.
+    """Frames, and after them the messages of a COMMIT or a recovery, which are encoded only when they are taken.
 
     ``holds`` are the session's. Its `Publisher` itself adds to ``frames``, because a call for each message would cost
     too much, and sets ``has_large`` if one of them is large.

@@ -29,7 +29,6 @@ from gateway.session import error_frames, ops
 from gateway.session.commit import TransactionHandler
 from gateway.session.context import Hold, SessionContext, State
 from gateway.session.destinations import SUBSCRIPTION_QUEUE
-from gateway.session.pending_operations import PendingOperation
 from gateway.session.publish import Publisher
 from gateway.session.subscription import Subscription
 
@@ -42,7 +41,7 @@ _STREAM_OFFSET: Final = "x-stream-offset"
 class RideThrough:
     """Has a session restored after the loss of a link if its virtual host rides through; otherwise ends the session."""
 
-    __slots__ = ("_cause", "_context", "_interrupted", "_is_refusal", "_publisher", "_transactions")
+    __slots__ = ("_cause", "_context", "_is_refusal", "_publisher", "_transactions")
 
     def __init__(self, context: SessionContext, publisher: Publisher, transactions: TransactionHandler) -> None:
         self._context = context
@@ -52,8 +51,6 @@ class RideThrough:
         self._cause: tuple[int, str] | None = None
         # Whether only the publishing channel is lost, because of a message that is not published again.
         self._is_refusal = False
-        # The operation that was interrupted before the last recovery.
-        self._interrupted: PendingOperation | None = None
 
     @property
     def is_under_way(self) -> bool:
@@ -138,12 +135,6 @@ class RideThrough:
         if not self._publisher.is_lost:
             self._publisher.lost()
 
-    @property
-    def _is_again(self) -> bool:
-        """Whether the first operation was interrupted before the last recovery, too."""
-        asked = self._context.pending.asked
-        return bool(asked) and asked[0] is self._interrupted
-
     def refused(self) -> None:
         """Have refused messages published again, for example because their queue is electing a leader."""
         publisher = self._publisher
@@ -174,21 +165,13 @@ class RideThrough:
     def advance(self) -> None:
         """Ask for a recovery, if something is lost and nothing else is under way. Call it after every event."""
         context = self._context
-        if context.pending.is_under_way or context.state is State.CLOSED:
-            return
-        if self._cause is None:
-            self._interrupted = None
+        if self._cause is None or context.pending.is_under_way or context.state is State.CLOSED:
             return
         lost = self.recovery_request()
         if not (lost.subscriptions or lost.publishing or context.pending.is_interrupted):
             self._end()
-            return
-        self._interrupted = context.pending.asked[0] if context.pending.is_interrupted else None
-        context.pending.recover(lost)
-
-    def forget_operation(self) -> None:
-        """Drop the operation, at the end of the session."""
-        self._interrupted = None
+        else:
+            context.pending.recover(lost)
 
     def recovery_request(self) -> ops.Recover:
         """The request to restore everything that is lost by now. It may grow while a recovery runs."""
@@ -200,7 +183,7 @@ class RideThrough:
             publishing, lost = publishing and bool(self._publisher.confirms), []
         requests = [request_of(each) for each in lost]
         queues = self._publisher.queues_of_unconfirmed if publishing else ()
-        is_again = self._publisher.is_stuck or (self._is_again and context.pending.is_interrupted)
+        is_again = self._publisher.is_stuck or context.pending.is_interrupted_again
         has_refused = self._publisher.confirms.has_refused
         is_refusal = self._is_refusal
         return ops.Recover(

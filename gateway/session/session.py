@@ -516,7 +516,6 @@ class Session:
         context.transactions.clear()
         context.declared_queues.clear()
         self._transactions.forget_commit()
-        self._ride_through.forget_operation()
         self.publisher.forget_messages()
 
 

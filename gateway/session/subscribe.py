@@ -203,15 +203,13 @@ class SubscribeHandler:
 
     def subscribe(self, frame: Frame) -> None:
         """Ask for a subscription."""
-        context = self._context
-        if not context.pending.asked:
-            self._ask(frame)
-            return
         try:
             self._ask(frame)
         except (StompError, CodecError):
+            if not self._context.pending.asked:
+                raise
             # Its ERROR must follow the answers to earlier frames.
-            context.postpone(frame)
+            self._context.postpone(frame)
 
     def _ask(self, frame: Frame) -> None:
         context = self._context
