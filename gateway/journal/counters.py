@@ -150,6 +150,38 @@ class DeliveryStats:
         return line
 
 
+class CorrelatedDeliveryStats(DeliveryStats):
+    """Also counts how long the messages have waited since they were published."""
+
+    __slots__ = ("_is_acknowledged", "_waits", "properties", "published")
+
+    def __init__(self, lines: SessionLines, subscription: CountedSubscription, fields: SubscriptionFields) -> None:
+        super().__init__(lines, subscription, fields)
+        self.published: int | None = None
+        self.properties = b""
+        self._is_acknowledged = subscription.mode is not AckMode.AUTO
+        self._waits = Latencies()
+
+    def delivered(self, tag: int, redelivered: bool, size: int) -> None:
+        """See `DeliveryCounter`. With ack:auto, too."""
+        if self._is_acknowledged:
+            super().delivered(tag, redelivered, size)
+        if self.published is not None:
+            self._waits.add(max(0, self._clock.time - self.published))
+
+    def lost(self, last_tag: int, outstanding: int) -> None:
+        """See `DeliveryCounter`."""
+        if self._is_acknowledged:
+            super().lost(last_tag, outstanding)
+
+    def take(self) -> StatLine | None:
+        """The counts since the last call; None if there are none."""
+        line, waits = super().take(), self._waits.take()
+        if line is not None and waits:
+            line.h = {**{f"queue:{bucket}": count for bucket, count in waits.items()}, **(line.h or {})}
+        return line
+
+
 def _stat_line(
     lines: SessionLines, destination: str, kind: str, counts: dict[str, int], what: str, latencies: dict[int, int]
 ) -> StatLine | None:
@@ -224,10 +256,15 @@ class SendLog:
 class DeliveryLog:
     """Writes a line for each message of one subscription, and for each acknowledgement."""
 
-    __slots__ = ("_base", "_is_acknowledged", "_lines", "_mode", "_sampler", "_times", "_writer", "fields")
+    __slots__ = (
+        "_base", "_is_acknowledged", "_lines", "_mode", "_sampler", "_times", "_writer", "fields", "properties",
+        "published",
+    )  # fmt: skip
 
     def __init__(self, lines: SessionLines, subscription: CountedSubscription, fields: SubscriptionFields) -> None:
         self.fields = fields
+        self.published: int | None = None
+        self.properties = b""
         # Added to delivery tags, so that those of the next channel are above those of one that was lost.
         self._base = 0
         self._mode = subscription.mode
@@ -254,9 +291,10 @@ class DeliveryLog:
             self._times.note(tag, clock.now)
         fields = self.fields
         session, virtual_host, user = lines.session_fields
+        now, published = clock.now + clock.offset, self.published
         line = DeliveryLine(
-            clock.now + clock.offset, 0, session, virtual_host, user, fields.destination, fields.kind,
-            fields.identifier, fields.mode, tag, size, redelivered, fields.queue, weight,
+            now, 0, session, virtual_host, user, fields.destination, fields.kind, fields.identifier, fields.mode, tag,
+            size, redelivered, fields.queue, weight, None if published is None else max(0, now - published),
         )  # fmt: skip
         writer.events.append(line)
         if len(writer.events) >= BATCH:
@@ -308,61 +346,3 @@ class DeliveryLog:
         writer.events.append(line)
         if len(writer.events) >= BATCH:
             writer.flush()
-
-
-# With the time of publishing.
-
-
-class CorrelatedDeliveryStats(DeliveryStats):
-    """Counts how long the messages of one subscription have waited."""
-
-    __slots__ = ("_is_acknowledged", "_waits", "properties", "published")
-
-    def __init__(self, lines: SessionLines, subscription: CountedSubscription, fields: SubscriptionFields) -> None:
-        super().__init__(lines, subscription, fields)
-        self.published: int | None = None
-        self.properties = b""
-        self._is_acknowledged = subscription.mode is not AckMode.AUTO
-        self._waits = Latencies()
-
-    def delivered(self, tag: int, redelivered: bool, size: int) -> None:
-        """See `DeliveryCounter`. With ack:auto, too."""
-        if self._is_acknowledged:
-            super().delivered(tag, redelivered, size)
-        if self.published is not None:
-            self._waits.add(max(0, self._clock.time - self.published))
-
-    def lost(self, last_tag: int, outstanding: int) -> None:
-        """See `DeliveryCounter`."""
-        if self._is_acknowledged:
-            super().lost(last_tag, outstanding)
-
-    def take(self) -> StatLine | None:
-        """The counts since the last call; None if there are none."""
-        line, waits = super().take(), self._waits.take()
-        if line is not None and waits:
-            line.h = {**{f"queue:{bucket}": count for bucket, count in waits.items()}, **(line.h or {})}
-        return line
-
-
-class CorrelatedDeliveryLog(DeliveryLog):
-    """Writes for each message of one subscription how long it has waited."""
-
-    __slots__ = ("properties", "published")
-
-    def __init__(self, lines: SessionLines, subscription: CountedSubscription, fields: SubscriptionFields) -> None:
-        super().__init__(lines, subscription, fields)
-        self.published: int | None = None
-        self.properties = b""
-
-    def delivered(self, tag: int, redelivered: bool, size: int) -> None:
-        """See `DeliveryCounter`."""
-        writer = self._writer
-        if len(writer.events) >= BATCH - 1:
-            # Or the line would be handed over before it is complete.
-            writer.flush()
-        before = len(writer.events)
-        super().delivered(tag, redelivered, size)
-        line = writer.events[-1] if len(writer.events) > before else None
-        if self.published is not None and isinstance(line, DeliveryLine):
-            line.ql = max(0, line.t - self.published)

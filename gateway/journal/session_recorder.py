@@ -10,7 +10,6 @@ from gateway.config.journal_settings import JournalSettings
 from gateway.errors import StompError
 from gateway.journal import schema
 from gateway.journal.counters import (
-    CorrelatedDeliveryLog,
     CorrelatedDeliveryStats,
     CountedSubscription,
     DeliveryLog,
@@ -33,14 +32,6 @@ _STAT_EVERY: Final = 10_000_000
 
 # Destinations of one session whose counts are kept for later SENDs.
 _MAX_SEND_STATS: Final = 1024
-
-# By whether each message has its line, and whether it carries the time of publishing.
-_DELIVERY_COUNTERS: Final[dict[tuple[bool, bool], type[DeliveryStats | DeliveryLog]]] = {
-    (False, False): DeliveryStats,
-    (False, True): CorrelatedDeliveryStats,
-    (True, False): DeliveryLog,
-    (True, True): CorrelatedDeliveryLog,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +114,9 @@ class SessionRecorder:
     ) -> DeliveryStats | DeliveryLog:
         """The counter of the deliveries of a subscription, until `unsubscribed`."""
         settings = self._journal.settings
-        kind = _DELIVERY_COUNTERS[settings.level == "message", settings.correlate]
+        kind: type[DeliveryStats | DeliveryLog] = CorrelatedDeliveryStats if settings.correlate else DeliveryStats
+        if settings.level == "message":
+            kind = DeliveryLog
         counter = self._deliveries[subscription] = kind(self._lines, subscription, fields)
         return counter
 
