@@ -101,7 +101,6 @@ class Files:
     """
 
     def __init__(self, retention: SegmentRetention, on_finished: Callable[[], None]) -> None:
-        self.directory = retention.directory
         self.retention = retention
         self._on_finished = on_finished
         # Lines and bytes: the event loop alone sets the first two, the thread alone the other two.
@@ -122,8 +121,8 @@ class Files:
 
     def probe(self) -> None:
         """Make the directory. Raises `OSError` if it cannot be written."""
-        make_directory(self.directory)
-        with tempfile.NamedTemporaryFile(prefix=".probe-", dir=self.directory):
+        make_directory(self.retention.directory)
+        with tempfile.NamedTemporaryFile(prefix=".probe-", dir=self.retention.directory):
             pass
 
     def start(self) -> None:
@@ -143,7 +142,7 @@ class Files:
     def begin(self, name: SegmentName, at: int) -> None:
         """Start a new segment, whose first event happened at ``at`` (microseconds since the epoch)."""
         day = datetime.fromtimestamp(at // 1_000_000, UTC).strftime("%Y-%m-%d")
-        self._path = self.directory / f"day={day}" / name.while_open
+        self._path = self.retention.directory / f"day={day}" / name.while_open
 
     def write(self, data: bytes, lines: int) -> None:
         """Append ``lines`` whole lines."""
@@ -186,12 +185,12 @@ class Files:
             order()
         except OSError as error:
             if not self._is_failing:
-                log.error("journal cannot be written", directory=str(self.directory), reason=error.strerror)
+                log.error("journal cannot be written", directory=str(self.retention.directory), reason=error.strerror)
             self._is_failing = True
             return False
         if self._is_failing:
             self._is_failing = False
-            log.info("journal is written again", directory=str(self.directory))
+            log.info("journal is written again", directory=str(self.retention.directory))
         return True
 
     def _append(self, path: Path, data: bytes, lines: int) -> None:
@@ -217,7 +216,7 @@ class Files:
             return
         self._cleaned = now
         with contextlib.suppress(OSError):
-            _ = recover(self.directory, self.retention.node)
+            _ = recover(self.retention.directory, self.retention.node)
         with contextlib.suppress(OSError):
             self.retention.apply()
 

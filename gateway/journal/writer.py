@@ -32,6 +32,7 @@ _MAX_PENDING: Final = 65_536
 """Lines that are handed over and not written."""
 _MAX_PENDING_BYTES: Final = 32 << 20
 _MICROSECONDS: Final = 1_000_000
+_ENCODER: Final = msgspec.json.Encoder()
 
 
 class Clock:
@@ -105,7 +106,6 @@ class Writer:
         self._segment_bytes = 0
         self.settings = settings
         self._process = process
-        self._encoder = msgspec.json.Encoder()
         journal = settings.journal
         retention = SegmentRetention(
             settings.directory, settings.impl, settings.node, journal.retain, journal.retain_bytes,
@@ -142,7 +142,7 @@ class Writer:
         for number, line in enumerate(lines, self.lines):
             line.q = number
         self.lines += len(lines)
-        data = self._encoder.encode_lines(lines)
+        data = _ENCODER.encode_lines(lines)
         files.write(data, len(lines))
         self._segment_bytes += len(data)
         if self._segment_bytes >= self.settings.journal.rotate_bytes:

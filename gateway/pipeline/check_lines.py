@@ -7,6 +7,7 @@ have other sums, unless somebody chose them so.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -25,6 +26,10 @@ SUMS: Final = (
 
 _MODULUS: Final = 1 << 64
 _MOST_RANGES: Final = 8
+
+_DOUBLE: Final = "segments are recorded more than once"
+_DIFFERING: Final = "segments do not have their lines as rows"
+_FOREIGN: Final = "segments have rows, and the table segments does not have them"
 _TOTALS: Final = (
     "sum(lines) lines, min(first) first, max(last) last, sum(sum1) sum1, sum(sum2) sum2, sum(sum3) sum3, "
     "bool_or(is_deleted) is_deleted"
@@ -76,10 +81,8 @@ class LineChecker:
         self._applied = applied
         """The last batch that all recorded tables have; later ones are not checked."""
         self._output = output
-        self._differing: list[str] = []
-        self._foreign: list[str] = []
-        self._double: list[str] = []
-        self._segments = self._lines = self._boots = self._complete = self._bad = self._with_bad = 0
+        self._odd: dict[str, list[str]] = {what: [] for what in (_DOUBLE, _DIFFERING, _FOREIGN)}
+        self._totals = Counter[str]()
 
     def check(self) -> None:
         """Check all boots."""
@@ -88,7 +91,7 @@ class LineChecker:
         eve = f"{date.fromisoformat(self._since) - timedelta(days=1)}" if self._since else ""
         for row in self._snapshot.rows(_SEGMENTS % {"since": self._since, "eve": eve}):
             if row["name"] is None:
-                self._foreign.append(str(row["file"]))
+                self._odd[_FOREIGN].append(str(row["file"]))
             elif row["batch"] <= self._applied:
                 if boot is None or boot.name != row["boot"]:
                     self._report(boot)
@@ -99,14 +102,11 @@ class LineChecker:
         self._report_segments()
 
     def _check_segment(self, boot: _Boot, row: Mapping[str, Any]) -> None:
-        self._segments += 1
-        self._lines += row["lines"]
-        self._bad += row["bad"]
-        self._with_bad += row["bad"] > 0
+        self._totals.update(segments=1, lines=row["lines"], bad=row["bad"], with_bad=row["bad"] > 0)
         if row["times"] > 1:
-            self._double.append(row["name"])
+            self._odd[_DOUBLE].append(row["name"])
         elif (row["found"], row["bad_found"]) != (row["lines"] - row["bad"], row["bad"]):
-            self._differing.append(
+            self._odd[_DIFFERING].append(
                 f"{row['name']}: {row['found']:,} events and {row['bad_found']:,} bad lines of {row['lines']:,} lines"
             )
         if not row["found"]:
@@ -149,8 +149,7 @@ class LineChecker:
     def _report(self, boot: _Boot | None) -> None:
         if boot is None:
             return
-        self._boots += 1
-        self._complete += not boot.missing and not boot.repeated
+        self._totals.update(boots=1, complete=not boot.missing and not boot.repeated)
         name = f"boot {boot.name} ({boot.node})"
         if boot.missing:
             missing = joined(boot.missing)
@@ -169,18 +168,15 @@ class LineChecker:
 
     def _report_segments(self) -> None:
         anew = "Restore the lake from a backup, or ingest the journal into a new lake."
-        for found, what in (
-            (self._double, "segments are recorded more than once"),
-            (self._differing, "segments do not have their lines as rows"),
-            (self._foreign, "segments have rows, and the table segments does not have them"),
-        ):
+        for what, found in self._odd.items():
             if found:
                 self._output.wrong(f"{len(found):,} {what}: {first_few(found)}", anew)
-        self._output.ok(f"{self._segments:,} segments, {self._lines:,} lines")
-        self._output.ok(f"{self._complete:,} of {self._boots:,} boots have all their numbers, each once")
-        if self._bad:
+        totals = self._totals
+        self._output.ok(f"{totals['segments']:,} segments, {totals['lines']:,} lines")
+        self._output.ok(f"{totals['complete']:,} of {totals['boots']:,} boots have all their numbers, each once")
+        if totals["bad"]:
             self._output.note(
-                f"{self._bad:,} bad lines in {self._with_bad:,} segments",
+                f"{totals['bad']:,} bad lines in {totals['with_bad']:,} segments",
                 "They could not be read; the table bad_lines has them as they are, and why.",
             )
 
