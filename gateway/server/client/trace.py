@@ -244,8 +244,6 @@ class Trace:
 
     def take(self) -> TracePart:
         """Return the lines and counts since the last call."""
-        part = TracePart(
-            self._lines, self._frames, self._left_out, self.clients, self._clients_left_out, self.end
-        )  # fmt: skip
+        part = TracePart(self._lines, self._frames, self._left_out, self.clients, self._clients_left_out, self.end)
         self._lines, self._size, self._frames, self._left_out, self._clients_left_out = [], 0, 0, 0, 0
         return part

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from cryptography import x509
-from cryptography.x509.oid import ExtensionOID, NameOID
+from cryptography.x509.oid import NameOID
 
 from gateway.config.tls_settings import CertificateLogin
 from gateway.errors import CertificateUnreadableError
@@ -78,10 +78,8 @@ def common_name(subject: x509.Name) -> str | None:
 def alternative_name(certificate: x509.Certificate, kind: str, index: int) -> str | None:
     """The alternative name of a kind at an index from 0; None without it, and for an `other_name` that is no string."""
     try:
-        extension = certificate.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
-        return None
-    if not isinstance(extension, x509.SubjectAlternativeName):
         return None
     of_kind = [name for name in extension if isinstance(name, _KINDS[kind])]
     if index >= len(of_kind):
