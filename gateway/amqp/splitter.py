@@ -2,8 +2,8 @@
 
 HOT: every delivery and every confirm passes through ``Splitter.receive``. On registered channels, deliveries, confirms
 and returned messages go straight to the channel's `Sink`, as slices of what was read. All other methods of channels go
-to ``Watch``, in their order among the data. The frames of the connection are returned unchanged and in order; ``Watch``
-gets a copy of some of them.
+to ``Watch``, in their order among the data. The frames of the connection are returned in order, and unchanged, except
+for the text of a close that is not UTF-8. ``Watch`` gets a copy of some of them.
 
 A message that arrives whole in one read, the normal case, goes through ``_deliver``. If it differs from the last one of
 its channel only in delivery tag and body, it takes the shorter path ``_deliver_repeats``. A message in several reads,
@@ -280,6 +280,7 @@ class Splitter:
     def _split(self, data: bytes, at: int) -> tuple[int, list[bytes]]:
         """Handle the complete frames from ``at`` on. Returns the position after them, and the library's frames."""
         size = len(data)
+        # What is before ``passed`` is handled, or is in ``others``, which are for the library.
         passed = at
         others: list[bytes] = []
         find_sink, touched = self.sinks.get, self.touched

@@ -175,7 +175,7 @@ class Files:
                 self._is_done = True
                 return
             while not self._carry_out(order):
-                # Old segments may be what fills the disk.
+                # Old segments may be what fills the disk. (Most of these calls do nothing, see there.)
                 self._clean()
                 if self._gives_up.wait(_RETRY):
                     return

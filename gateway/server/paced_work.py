@@ -17,8 +17,8 @@ from typing import Final
 from gateway.server.fault_boundary import Arguments, FaultOwner, guarded
 
 PER_ROUND: Final = 0.001
-"""The time for paced work in one event loop iteration, in seconds, and of one owner. With less, the system calls at the
-end of each turn would cost more than its work.
+"""The seconds for paced work in one event loop iteration, and the most for one owner at once. With less, the system
+calls at the end of each turn would cost more than its work.
 
 Work that begins within this time may take as long again, so an iteration may have almost twice as much.
 """

@@ -74,8 +74,9 @@ class PublisherConfirms:
         self._unconfirmed: dict[int, Unconfirmed] = {}
         # Messages that the broker refused or returned, and that are to be published again on another channel.
         self._refused: dict[int, Unconfirmed] = {}
+        # The publish sequence number of the message that the broker returned last.
         self._last_returned = 0
-        # The routes of the returned messages among them.
+        # The routes of the returned messages in ``_refused``.
         self._returning: set[tuple[bytes, bytes]] = set()
         # The publish sequence number of the last message; 0 before confirms are on.
         self.last_sequence = 0

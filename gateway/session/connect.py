@@ -304,7 +304,10 @@ class ConnectHandler:
         self._refuse(event.error, _LOGGED if event.is_logged else None)
 
     def _refuse(self, error: StompError, refused: RefusedLogin | None) -> None:
-        """Send an ERROR. The client may send another CONNECT, unless it omitted CONNECT; then the session closes."""
+        """Send an ERROR. The client may send another CONNECT, unless the error or strict mode closes the session.
+
+        It also closes if the client omitted CONNECT.
+        """
         error.refused_login = refused
         request, self._request = self._request, None
         context = self._context
@@ -381,7 +384,7 @@ class TokenHandler:
         context.ask(ops.RenewToken(token), frame)
 
     def renewed(self, event: ops.TokenRenewed) -> None:
-        """Answer the TOKEN: every link uses the new token."""
+        """Answer the TOKEN: the broker accepted it, and the session now ends with it. See `ops.TokenRenewed`."""
         operation = self._context.operation
         if isinstance(operation, ops.RenewToken):
             self._expires = expiry_of(operation.token)

@@ -1,7 +1,7 @@
 """What the parts of a session share: its state, holds, output to the client, and pending operations.
 
-Each part (``connect``, ``publish``, ``commit``, ``subscribe``, ``disconnect``) handles its own commands and events. All
-of them answer frames, hold the client, ask for operations and fail through `SessionContext`.
+Each part (``connect``, ``publish``, ``commit``, ``subscribe``, ``ride_through``, ``disconnect``) handles its own
+commands and events. All of them answer frames, hold the client, ask for operations and fail through `SessionContext`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ class Hold(Enum):
     COMMIT = "commit"
     """A COMMIT waits for confirms. Set by `TransactionHandler.commit`."""
     CONFIRM_WINDOW = "confirm-window"
-    """Too many messages or bytes are unconfirmed. Set by `Publisher._hold`."""
+    """Too many messages or bytes are unconfirmed, or too many declarations of queues unanswered. Set by
+    `Publisher._hold`."""
     LINK_WRITE = "link-write"
     """The broker reads the link more slowly than clients send. Set by `PublishingChannel.window_full`, and by its
     ``_follow`` if the link's write buffer is full."""

@@ -76,7 +76,7 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class RenewToken:
-    """Let the broker check a new token, and use it on all links of the session.
+    """Let the broker check a new token, and use it on the session's links, unless their token lasts longer.
 
     Answered by TokenRenewed or TokenRefused.
     """
@@ -186,7 +186,7 @@ class Unsubscribed:
 
 @dataclass(frozen=True, slots=True)
 class TokenRenewed:
-    """Every link of the session uses the new token."""
+    """The broker accepted the new token. The session's shared links use it, unless their token lasts longer."""
 
 
 @dataclass(frozen=True, slots=True)

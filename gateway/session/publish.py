@@ -190,7 +190,10 @@ class Publisher:
         return True
 
     def _is_prepared(self, frame: Frame, cached: CachedPublish) -> bool:
-        """Whether everything that a SEND needs exists. If not, ask for the next missing thing for ``frame``."""
+        """Whether a SEND may be published now. If not, ask for the next thing that is missing, for ``frame``.
+
+        If its queue may be declared without waiting, this declares it.
+        """
         context = self._context
         temp_queues = context.subscriptions.temp_queues
         request = cached.request
@@ -389,6 +392,7 @@ class Publisher:
             traffic.confirmed += len(messages)
         else:
             traffic.rejected += len(messages)
+            # Another object, so that all header blocks take the slow path, where the next SEND has it replaced.
             self._channel = replace(self._channel, has_rejected=True)
         finished: Commit | None = None
         for receipt, cached, _, commit, sent_at, _, _ in messages:
@@ -441,6 +445,7 @@ class Publisher:
     def _forget_queue(self, name: bytes) -> None:
         """Note that a queue is gone, so that the next SEND declares it again if the session declared it before."""
         if self._context.declared_queues.discard(name.decode(errors="replace")):
+            # Another object, so that all header blocks take the slow path again, where the queue is declared.
             self._channel = replace(self._channel)
 
     # The loss of the link.

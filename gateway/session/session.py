@@ -76,7 +76,7 @@ class Session:
         identity: the session's unguessable name: the ``session`` header of CONNECTED, part of ack ids and queue names.
         product: the gateway's name and version, for the ``server`` header of CONNECTED.
         resolve: finds the virtual host with a name or alias; with None, the default one.
-        limits: the decoder's limits, which the session raises after the login.
+        limits: the decoder's limits, which the session changes after the login.
         now: the time in seconds, on the clock of ``time_passed``.
     """
 
@@ -103,7 +103,8 @@ class Session:
         # The most frames that one call of ``run`` takes, and whether the last call reached that, or its time limit.
         self.max_frames_per_turn = NO_TURN_LIMIT
         self.reached_turn_limit = False
-        # The number of unanswered methods after which messages were published without waiting. Set by the server.
+        # The number of methods that the broker has not answered although messages already follow them, such as
+        # confirm.select. Set by the server.
         self.unanswered = 0
         # A call of ``run`` ends after _turn_time by this clock, because frames differ in cost.
         self._clock: Callable[[], float] = _no_time
@@ -123,7 +124,7 @@ class Session:
     # Questions.
 
     def can_leave(self, subscriptions: Iterable[Subscription]) -> bool:
-        """Whether these subscriptions, or without any the publishing channel, could move to another link.
+        """Whether these subscriptions could move to another link; with none, whether the publishing channel could.
 
         The session must be able to restore them, and their queues must outlive their last consumer.
         """
@@ -300,7 +301,10 @@ class Session:
             self._refuse_sends(decoder)
 
     def _refuse_sends(self, decoder: Decoder) -> None:
-        """Answer SENDs with an ERROR until the broker accepts messages or another frame arrives, which then waits."""
+        """Answer SENDs with an ERROR until the broker accepts messages, or until a frame comes that must wait for it.
+
+        That is any other frame, or a SEND in a transaction.
+        """
         context, seconds = self.context, self.settings.hold_sends_for or 0.0
         for _ in range(self.max_frames_per_turn):
             if self._stall.ended():
@@ -314,6 +318,7 @@ class Session:
                 continue
             if frame.command != b"SEND":
                 context.traffic.note_command(frame.command)
+            # While a frame is postponed, `StallWatch.ended` returns True, so this ends the loop.
             context.postpone(frame)
         self.reached_turn_limit = True
 

@@ -395,7 +395,8 @@ class AckHandler:
         """Find the delivery for an ack id, the value of the header ``name``. ``requeue`` is None for an ACK.
 
         Raises:
-            StompError: the ack id is missing, malformed or another session's, or its subscription has ended.
+            StompError: the ack id is missing, malformed or another session's, its subscription has ended, or it is for
+                a NACK of a stream's message, which the broker would not take.
         """
         if ack_id is None:
             raise error_frames.missing_header(command, name)
@@ -413,6 +414,6 @@ class AckHandler:
         if requeue is not None and subscription.is_stream and not context.queue_rules.streams_take_nack:
             raise error_frames.stream_takes_nothing_back(subscription.destination)
         if 0 < number <= subscription.first_base:
-            # It belongs to an earlier subscription with the same id, or is 0, a number that no message has.
+            # It was delivered to an earlier subscription with the same id. (0 is no message's number: it means all.)
             raise error_frames.message_without_subscription(ack_id)
         return Settlement(subscription, number, ack_id, requeue, context.settings.nack_counts)

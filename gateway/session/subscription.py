@@ -70,7 +70,7 @@ class Subscribe:
     def needs_pausable_link(self) -> bool:
         """Whether the gateway must stop reading from the broker if the client is slow.
 
-        Nothing else bounds the messages without a prefetch, or of a stream, to which they cannot be returned.
+        Nothing else bounds the messages if there is no prefetch. Those of a stream cannot be returned to it.
         """
         return not self.prefetch or self.is_stream
 
@@ -79,7 +79,8 @@ class Subscription:
     """One subscription of a session.
 
     Args:
-        tag: its identity within the session, ``T_<id>`` or ``Q_<destination>``.
+        tag: its identity within the session, ``T_<id>`` or ``Q_<destination>``. It is no delivery tag; those are what
+            ``deliver`` and the ledger call a tag.
         identifier: the subscription header of its MESSAGE frames; None without one.
         session: the session's identity, a part of every message-id.
         destination: as the client wrote it; empty for the queue of a reply-to.
@@ -130,7 +131,7 @@ class Subscription:
         # The operation that restores it if its channel is lost, and whether the channel is lost now.
         self.request: Subscribe | None = None
         self.is_lost = False
-        # True while it waits for its queue alone, and does not hold the session.
+        # True while it waits for its queue by itself, so that the session is not held.
         self.awaits_queue = False
         self.ledger = self._ledger_type(mode)
         # The pieces of MESSAGE frames: until ``start`` its own list, and then the session's output.

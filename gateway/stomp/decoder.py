@@ -79,7 +79,9 @@ _LONGEST_NUMBER: Final = 20
 
 @dataclass(slots=True)
 class FrameLimits:
-    """The limits for the frames of one client. They may be raised between frames, as after a login.
+    """The limits for the frames of one client.
+
+    ``frame`` and the two switches may change between frames, as after a login. The others stay.
 
     Args:
         frame: bytes of a whole frame.
@@ -178,6 +180,7 @@ class _SkippedBody(_PartialBody):
     __slots__ = ("ends_with_nul",)
 
     def __init__(self, frame: Frame, missing: int | None) -> None:
+        # What is dropped does not count in ``size``. It is not 0, because a frame is arriving.
         super().__init__(frame, 1, b"", missing or 1)
         self.ends_with_nul = missing is None
 
@@ -193,7 +196,7 @@ class _SkippedBody(_PartialBody):
 
 
 class Decoder:
-    """Reads the frames of one client. You may raise its ``limits`` between frames, but not lower them."""
+    """Reads the frames of one client. See `FrameLimits` for which of its ``limits`` may change between frames."""
 
     __slots__ = (
         "_ack_blocks", "_chunk", "_fast_start", "_head", "_header_blocks", "_longest_receipt", "_partial",
@@ -213,7 +216,7 @@ class Decoder:
         self._header_blocks: BlockCache[HeaderBlock] = _NO_BLOCKS
         self._sized_blocks: BlockCache[tuple[HeaderBlock, bytes | None, int]] = _NO_BLOCKS
         self._ack_blocks: BlockCache[HeaderBlock] = _NO_BLOCKS
-        # The longest receipt of a SEND on the fast path, since the encoded parts of a block's last SEND are kept.
+        # The most bytes of a receipt on the fast path, which bounds what is kept of the last SEND of each block.
         self._longest_receipt = 0
         # Where the last frame on the fast path began; -1 if the last frame took the slow path.
         self._fast_start = -1
@@ -428,7 +431,7 @@ class Decoder:
             self._header_blocks = BlockCache(_MOST_BYTES, _size_of_block)
             self._sized_blocks = BlockCache(_MOST_BYTES_SIZED, _size_of_sized_block)
             self._ack_blocks = BlockCache(_MOST_BYTES_OF_ACKS, _size_of_block)
-            # Computed once, since the limits are never lowered.
+            # Computed once, since this limit does not change.
             self._longest_receipt = min(_LONGEST_CUT, self.limits.header)
         blocks = self._ack_blocks if is_ack else self._header_blocks
         if block not in blocks and blocks.enter(block, header_block) and not is_ack:
@@ -529,8 +532,8 @@ class Decoder:
         if self._is_complete(partial):
             self._chunk, self._position, self._head, self._partial = bytes(partial.buffer), 0, partial.head, None
         elif len(partial.buffer) > self.limits.frame:
-            # The limit counts the NUL, so `>=` elsewhere compares the bytes before it. Here it has not come: a frame
-            # that is too large only because of it is found out when that byte comes.
+            # The limit includes the NUL. Elsewhere what is compared ends before the NUL, hence `>=`. Here the NUL has
+            # not come. If the frame is too large only because of it, `_slow_frame` finds that out.
             self._partial = _SkippedBody(self._oversized(partial.head), None)
 
     def _skip_body(self, frame: OversizedFrame, stop: int) -> Frame | None:

@@ -1,6 +1,7 @@
 """Heart-beats: the agreed intervals, and when a silent client counts as gone (STOMP 1.2, "Heart-beating").
 
-Arithmetic only. The server owns the clock: it calls ``HeartbeatMonitor.tick`` once per interval and sends the LFs.
+Arithmetic only. The server owns the clock: it sends the LFs, and calls ``HeartbeatMonitor.tick``, by default once per
+interval of the client (``heart_beat_grace`` changes that).
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import Final
 
 _HEADER: Final = re.compile(rb"([+-]?[0-9]{1,18}),([+-]?[0-9]{1,18})")
 
-# Like RabbitMQ's adapter, the gateway closes at the second check in a row without a byte: two to three intervals after
-# the last byte.
+# Like RabbitMQ's adapter, the gateway closes at the second tick in a row without a byte. Between two ticks is a time T,
+# so this is between 2 T and 3 T after the last byte.
 _SILENT_INTERVALS: Final = 2
 
 
@@ -57,6 +58,6 @@ class HeartbeatMonitor:
         self._silent = 0
 
     def tick(self, *, heard: bool) -> bool:
-        """Count one interval. ``heard``: whether any byte arrived in it. Returns whether the client counts as gone."""
+        """Note ``heard``: whether any byte arrived since the last tick. Returns whether the client counts as gone."""
         self._silent = 0 if heard else self._silent + 1
         return self._silent >= _SILENT_INTERVALS

@@ -160,10 +160,12 @@ class Link:
         self.was_cut = False
         self.tuning = Tuning()
         self.splitter = Splitter(self._control_frame)
-        # Whether the broker has an alarm, and whether the link's write buffer is full.
+        # Whether the broker has an alarm, and whether the link's write buffer is full. (``pause_reading`` is about the
+        # other direction, and has nothing to do with ``paused``.)
         self.blocked = False
         self.paused = False
-        # For sessions that have ended: bounds how many channels they close at the same time.
+        # For sessions that have ended: bounds how many channels they close at the same time. It does not say that the
+        # link closes; that is ``is_closing``.
         self.closing = asyncio.Semaphore(CLOSING_AT_ONCE)
         # Only on a link on which several sessions publish.
         self.window: _Window | None = None

@@ -383,7 +383,10 @@ class LinkPool:
                 log.info("links draining", virtual_host=name, draining=count)
 
     def close_idle(self) -> None:
-        """Close the shared links that no session has used for a while. Call it about once a second."""
+        """Close the shared links that no session has used for a while, and drain unused bulk links.
+
+        Call it about once a second.
+        """
         for login in [login for logins in self._shared.values() for login in logins if not login.links.sessions]:
             self._close_if_idle(login)
         idle = {link for link in self.links if link.purpose == BULK and link.is_idle}

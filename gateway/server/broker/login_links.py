@@ -205,7 +205,10 @@ class LoginLinks:
         return LinkChannel.begun(link)
 
     async def has_publishing_link(self, *, is_bulk: bool) -> bool:
-        """Whether there is a link of this kind to which a publisher may move. It is dialled, but not too often."""
+        """Whether there is a link of this kind to which a publisher may move. If not, it is dialled.
+
+        After a failure this returns False for a while, for both kinds of links.
+        """
         clock = asyncio.get_running_loop().time
         if clock() < self._move_at:
             return False

@@ -126,6 +126,7 @@ class Bridge:
         return is_any_done
 
     def _begin(self, operation: ops.Operation) -> bool:
+        """Start an operation. Returns whether it is already done, and the session can continue within this call."""
         if isinstance(operation, ops.Login):
             if (event := self._login.log_in_at_once(operation)) is not None:
                 self._answer(operation, event)
@@ -254,7 +255,7 @@ class Bridge:
         return event
 
     async def _renew_token(self, operation: ops.RenewToken) -> ops.Event:
-        """Try a token on a new connection, and then use it on the session's links.
+        """Try a token on a new connection, and then use it on the session's links. See `LinkPool.renew`.
 
         On a link, the broker accepts an expired token without an error, and closes the link if it refuses a token.
         """

@@ -320,7 +320,11 @@ class ClientConnection(StompProtocol):
             self.failed(error)
 
     def _begin_turn(self) -> bool:
-        """Begin the client's turn, or queue it. Returns False if the whole turn has happened within this call."""
+        """Begin the client's turn, or queue it.
+
+        Returns whether the caller must continue: during the turn with everything, and while the turn is queued only
+        with the output. It is False if the whole turn has happened within this call.
+        """
         turns = self._context.turns
         if turns.serves(self):
             self.session.set_turn_time(time.monotonic, turns.time_left)
@@ -351,6 +355,7 @@ class ClientConnection(StompProtocol):
         return bool(self._decoder.buffered) or self.session.has_frame
 
     def _paced_turn(self) -> None:
+        """Advance, because ``advance_paced`` was called. This is not a turn of a client that sends much."""
         self._is_queued = False
         self.advance()
         if self._state is ConnectionState.STARTED and self._bridge.has_parts:
@@ -423,8 +428,8 @@ class ClientConnection(StompProtocol):
     def flush_batch(self) -> None:
         """Write the output of one read from the broker, and advance the session if it may have waited for this.
 
-        HOT: once per such read. While the client is being read, or waits for its turn, no frame, operation or end waits
-        for the broker.
+        HOT: once per such read. If the client is being read, or waits only for its turn, nothing in the session waits
+        for the broker, and it is enough to write.
         """
         is_read = self._reading or self._waits_for_turn
         if self._state is _OVER or self._has_ended or not (is_read and self.session.wants_read):

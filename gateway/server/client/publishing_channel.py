@@ -21,8 +21,8 @@ from gateway.session import ops
 from gateway.session.context import Hold
 from gateway.session.queues import QueueSpec
 
-# The bytes of a COMMIT that are written at once. Until all are written, its session asks for no operation, because that
-# would overtake the rest.
+# The bytes of a COMMIT, or of a recovery, that are written at once. Until all are written, the session asks for no
+# operation, because that would overtake the rest.
 _PIECE: Final = 64 << 10
 
 # Before the channel is replaced: how often to check whether all messages are confirmed, and the pauses in seconds.
@@ -49,7 +49,7 @@ class PublishingChannel:
         self._session = context.session
         self._queues = queues
         self._channel: LinkChannel | None = None
-        # Whether it is, or will be, on a bulk link.
+        # Whether it is on a bulk link. During a move, and while there is none: whether the next one is to be.
         self._is_bulk = False
         self._bulk_sender: BulkSender | None = None
         self._is_window_full = False
@@ -81,7 +81,7 @@ class PublishingChannel:
             self._channel.write(*self._session.publisher.output.take())
 
     def flush(self) -> None:
-        """Write the session's messages, of a COMMIT only a part. HOT: once per batch."""
+        """Write the session's messages, of a COMMIT or a recovery only a part. HOT: once per batch."""
         channel = self._channel
         if channel is None or (self._has_rest and (self._is_window_full or channel.link.paused)):
             return
@@ -237,7 +237,7 @@ class PublishingChannel:
             self._awaited = asyncio.ensure_future(self._context.links.queue_watch.settled(queue))
 
     def _refuse_while_away(self, wanted: Container[str]) -> None:
-        """Raise UpstreamError while the awaited queue is away, if there are messages for it."""
+        """Raise UpstreamError if the awaited queue is away and there are messages for it; else stop waiting for it."""
         if self._awaited is not None and not self._awaited.done():
             [awaited] = self._session.awaited_for_sends
             if awaited in wanted:

@@ -1,4 +1,7 @@
-"""Redacts the headers that a trace shows: no passcode, no token, and nothing that looks like a secret."""
+"""Redacts the headers that a trace shows: no passcode, no token, and nothing that looks like a secret.
+
+For the log see ``gateway.server.process.logs``.
+"""
 
 from __future__ import annotations
 
