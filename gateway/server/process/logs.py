@@ -144,7 +144,7 @@ def _complete(logger: WrappedLogger, method: str, event: EventDict) -> EventDict
 def _safe(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     """Blank credentials in URLs, and escape what is not printable. Most lines have neither.
 
-    Lists are left as they are: their texts are the gateway's own, without secrets, and are escaped when they are shown.
+    Only values that are texts are changed, and not those in a list, such as the mistakes of a refused reload.
     """
     texts = "".join(map(str, event.values()))
     if "://" not in texts and texts.isprintable():
