@@ -22,13 +22,8 @@ _STREAM_OFFSET: Final = b"x-stream-offset"
 
 # The encoded names of entries of the headers table that differ from message to message: a SEND with a receipt becomes a
 # message with this entry, and each message of a stream has another offset. So nothing is cached for these.
-_RECEIPT_ENTRY: Final = b"\x07receipt"
+RECEIPT_ENTRY: Final = b"\x07receipt"
 _OFFSET_ENTRY: Final = b"\x0f" + _STREAM_OFFSET
-
-
-def is_cacheable(block: bytes) -> bool:
-    """Whether another message with this route and these properties may follow, and ``block``, both joined, is small."""
-    return len(block) <= LARGEST_CACHED_BLOCK and _RECEIPT_ENTRY not in block and _OFFSET_ENTRY not in block
 
 
 def stream_offset(properties: bytes) -> int | None:
@@ -79,16 +74,16 @@ class MessageHeaders:
         are not kept, because one message may reach thousands of subscriptions.
         """
         block = route + properties
-        headers = self._cache.get(block)
+        headers, is_small = self._cache.get(block), len(block) <= LARGEST_CACHED_BLOCK
         if headers is None:
             headers = self._encode(route, properties)
-            if is_cacheable(block):
+            if is_small and RECEIPT_ENTRY not in properties and _OFFSET_ENTRY not in properties:
                 self._cache.enter(block, headers)
         before, ack, after = headers
         middle = b"\nredelivered:%b" % (b"true" if redelivered else b"false")
         after += b"content-length:%d\n\n" % size if size else b"\n"
         layout = (before, middle + ack, after) if ack else (before, b"", middle + after)
-        if len(block) <= LARGEST_CACHED_BLOCK:
+        if is_small:
             self.layout = layout
             self.route, self.properties, self.size, self.redelivered = route, properties, size, redelivered
         return layout

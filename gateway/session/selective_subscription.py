@@ -16,7 +16,7 @@ from gateway.message_selectors.selector import Selector
 from gateway.pieces import Body
 from gateway.session import translate
 from gateway.session.delivery_ledger import OUT_OF_ORDER, AckMode, DeliveryLedger
-from gateway.session.message_headers import LARGEST_CACHED_BLOCK, destination_of, is_cacheable
+from gateway.session.message_headers import LARGEST_CACHED_BLOCK, RECEIPT_ENTRY, destination_of
 from gateway.session.subscription import Subscription
 from gateway.stomp.block_cache import BlockCache
 
@@ -96,12 +96,13 @@ class Selection:
     def look(self, route: bytes, properties: bytes) -> None:
         """Apply the selector to a message. The result for the same route and properties is cached."""
         key = route + properties
-        self.route, self.properties = (route, properties) if len(key) <= LARGEST_CACHED_BLOCK else (b"", b"")
+        is_small = len(key) <= LARGEST_CACHED_BLOCK
+        self.route, self.properties = (route, properties) if is_small else (b"", b"")
         known = self._verdicts.get(key)
         if known is None:
             headers = translate.shown_headers(amqp.decode(properties))
             known = self._selector.matches([(b"destination", destination_of(route)), *headers])
-            if is_cacheable(key):
+            if is_small and RECEIPT_ENTRY not in properties:
                 self._verdicts.enter(key, known)
         self.is_selected = known
 
