@@ -121,6 +121,8 @@ class CachedPublish:
 
     # The counter of the destination, which all its header blocks share, and that of the observer, if there is one.
     traffic: TrafficCounter
+    # Set by ``build``, and valid only for ``channel``.
+    publication: Publication
 
     def __init__(
         self,
@@ -134,8 +136,7 @@ class CachedPublish:
     ) -> None:
         request = self.request = read_send(headers, topic_exchange, rules, destinations)
         self.counter: SendCounter | None = None
-        # Set by ``build``, and valid only for this channel: the publisher compares it with its own.
-        self.publication: Publication | None = None
+        # The channel of ``publication``. The publisher compares it with its own.
         self.channel: PublishChannel | None = None
         self.reply_queue: bytes | None = None
         # False if every frame needs a check, because a transaction may have ended, or a reply queue may be gone.
@@ -163,14 +164,13 @@ class CachedPublish:
         Raises:
             CodecError: a name is too long for AMQP.
         """
-        self.channel = channel
-        self.reply_queue = reply_queue
         before, behind = self._properties(reply_queue) if reply_queue else self._around_table
         # If the session declared the queue and it is gone, the broker shall return the message.
         request = self.request
         mandatory = request.mandatory or request.queue is not None
         method = encode_publish(channel.number, request.exchange, request.routing_key, mandatory=mandatory)
         self.publication = Publication(channel.number, channel.frame_max, method, before, self.table(), behind)
+        self.channel, self.reply_queue = channel, reply_queue
         return self.publication
 
     def is_named_in(self, reason: bytes) -> bool:
@@ -196,8 +196,7 @@ class CachedPublish:
 
     def check(self, receipt: bytes | None, frame: Frame) -> None:
         """Check that AMQP can carry a transaction's frame. Raises CodecError if its headers are too large."""
-        if self.publication is not None:
-            self.publication.encode(b"", self.values(receipt, frame.length))
+        self.publication.encode(b"", self.values(receipt, frame.length))
 
     def values(self, receipt: bytes | None, length: bytes | None) -> tuple[bytes, ...]:
         """The values for ``gaps``: receipt and content-length of one frame, if it has them. HOT: once per SEND."""

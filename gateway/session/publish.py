@@ -287,10 +287,7 @@ class Publisher:
         Raises:
             CodecError: the headers are too large for AMQP. Nothing was published.
         """
-        publication = cached.publication
-        if publication is None:
-            return
-        context, counter = self._context, cached.counter
+        context, publication, counter = self._context, cached.publication, cached.counter
         trims, keeps_bodies, values = context.trims_values, context.rides_through, cached.values(None, length)
         frames: list[Piece] = []
         put: Callable[[Any], None] = frames.append
@@ -520,7 +517,7 @@ class Publisher:
             given_up[-1].on_confirmed()
 
     def _built(self, cached: CachedPublish) -> Publication:
-        if cached.publication is not None and cached.channel is self._channel:
+        if cached.channel is self._channel:
             return cached.publication
         reply_queue = self._context.subscriptions.temp_queues.get(cached.request.temp_queue or b"", cached.reply_queue)
         return cached.build(self._channel, reply_queue)
