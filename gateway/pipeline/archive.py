@@ -39,15 +39,10 @@ _OUR_ERROR: Final = re.compile(r"^gateway\.\S+Error: (.*)", re.MULTILINE)
 class ArchiveOptions:
     """What to archive, and how.
 
-    Args:
-        source: options of the data source ``rabbitmq_stream``: ``url``, ``stream`` and so on.
-        lake: the directory or URL of the lake.
-        every: seconds between two looks for new messages; None: archive what is there, and end.
-        spark: how to run Spark.
-        batch_rows: the most offsets of one batch.
-        hidden: headers that are left out, in any case; names of properties, such as ``correlation-id``, too.
-        most_body: the most bytes of a body; larger ones are left out. None for no limit.
-        allow_data_loss: go on after messages that retention has deleted, and with a stream that was declared anew.
+    ``source`` are options of the data source ``rabbitmq_stream``. ``every`` is the time in seconds between two looks
+    for new messages; None: archive what is there, and end. A batch has at most ``batch_rows`` offsets. ``hidden`` are
+    headers and properties, such as ``correlation-id``, that are left out, and ``most_body`` the bytes above which a
+    body is. ``allow_data_loss``: go on after messages that retention has deleted, and with a stream declared anew.
     """
 
     source: Mapping[str, str]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -38,15 +38,10 @@ BATCH_BYTES: Final = 256 << 20
 class IngestOptions:
     """What to ingest, and how.
 
-    Args:
-        journals: directories or URLs of segments.
-        lake: the directory or URL of the lake.
-        every: seconds between two looks for new segments; None: read the waiting ones, and end.
-        spark: how to run Spark.
-        idle_after: seconds after which a durable subscription counts as idle.
-        abandoned_after: seconds after which it counts as abandoned.
-        batch_bytes: how much a batch may read, unless one segment is larger.
-        again: take in the segments that were put aside, whether they have changed or not.
+    ``every`` is the time in seconds between two looks for new segments; None: read the waiting ones, and end. A durable
+    subscription is idle, or abandoned, after so many seconds without a connection. A batch reads at most
+    ``batch_bytes``, unless one segment is larger. ``again``: also take in segments that were put aside and have not
+    changed.
     """
 
     journals: Sequence[str]
@@ -66,7 +61,11 @@ def ingest(options: IngestOptions, progress: Progress, spark: SparkSession | Non
     after Ctrl-C; TERMINATED after SIGTERM unless ``every`` is set. Raises PipelineError if the ingest failed; the next
     run continues where this one ended.
     """
-    return _IngestRun(options, Lake(options.lake), progress).run(spark)
+    run = _IngestRun(options, Lake(options.lake), progress)
+    try:
+        return run.run(spark)
+    except (OSError, PySparkException, Py4JError) as error:
+        raise PipelineError(run.explanation(error)) from error
 
 
 class _IngestRun:
@@ -84,20 +83,19 @@ class _IngestRun:
         self._refreshed_at: float | None = None
 
     def run(self, spark: SparkSession | None) -> ExitCode:
-        with self._explained():
-            self._lake.must_not_be_old()
-            self._lake.create("segments")
-            waiting = self._waiting(again=self._options.again)
-            self._progress.start(self._journals, str(self._lake), len(waiting))
-            is_unfinished = bool(self._lake.unfinished()) or tables.lacks_batches(self._lake)
-            if waiting or is_unfinished or self._options.every is not None:
-                is_short = sum(each.size for each in waiting) < _SHORT_RUN_BYTES
-                own = spark_session(self._options.spark, quick_start=is_short and self._options.every is None)
-                with self._signals.noted(), own if spark is None else nullcontext(configured(spark)) as session:
-                    self._work(session, waiting)
-            self._progress.end()
-            outcome = ExitCode.FAILURE if self._is_incomplete else ExitCode.OK
-            return self._signals.exit_code(outcome, is_resident=self._options.every is not None)
+        self._lake.must_not_be_old()
+        self._lake.create("segments")
+        waiting = self._waiting(again=self._options.again)
+        self._progress.start(self._journals, str(self._lake), len(waiting))
+        is_unfinished = bool(self._lake.unfinished()) or tables.lacks_batches(self._lake)
+        if waiting or is_unfinished or self._options.every is not None:
+            is_short = sum(each.size for each in waiting) < _SHORT_RUN_BYTES
+            own = spark_session(self._options.spark, quick_start=is_short and self._options.every is None)
+            with self._signals.noted(), own if spark is None else nullcontext(configured(spark)) as session:
+                self._work(session, waiting)
+        self._progress.end()
+        outcome = ExitCode.FAILURE if self._is_incomplete else ExitCode.OK
+        return self._signals.exit_code(outcome, is_resident=self._options.every is not None)
 
     def _waiting(self, *, again: bool = False) -> list[StoredSegment]:
         """The finished segments that the lake does not have, oldest first; warns of what is not read."""
@@ -184,15 +182,8 @@ class _IngestRun:
             self._progress.tables(days, time.monotonic() - began)
         self._refreshed_at = time.monotonic()
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turn an OSError, or any error of Spark and Java, into a PipelineError that says what to do."""
-        try:
-            yield
-        except (OSError, PySparkException, Py4JError) as error:
-            raise PipelineError(self._sentence(error)) from error
-
-    def _sentence(self, error: Exception) -> str:
+    def explanation(self, error: Exception) -> str:
+        """What an OSError, or any error of Spark and Java, means, and what to do."""
         if isinstance(error, (Py4JNetworkError, ConnectionError)):
             largest = max(self._reading, key=lambda each: each.size, default=None)
             what = f"{len(self._reading):,} segments, of which {largest.url} is the largest" if largest else "the lake"

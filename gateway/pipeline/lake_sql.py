@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, Final
 
 import pyarrow as pa
@@ -42,7 +41,7 @@ class Snapshot:
 
     def batches(self, query: str) -> Iterator[pa.RecordBatch]:
         """The answer piece by piece, as it is computed, at least one. Raises SqlError as `sql`."""
-        with _explained():
+        try:
             reader = pa.RecordBatchReader.from_stream(self._builder.execute(query))
             plain = pa.schema([field.with_type(_plain(field.type)) for field in reader.schema])
             empty = True
@@ -51,6 +50,9 @@ class Snapshot:
                 yield batch.cast(plain, safe=False)
             if empty:
                 yield pa.RecordBatch.from_pylist([], plain)
+        except Exception as error:  # delta-rs raises plain exceptions for some errors, such as those of Parquet files
+            text = " ".join(str(error).split()) or type(error).__name__
+            raise SqlError(f"the query failed: {text[:500]}") from error
 
     def rows(self, query: str) -> Iterator[dict[str, Any]]:
         """The answer row by row. Raises SqlError as `sql`."""
@@ -60,18 +62,6 @@ class Snapshot:
     def sql(self, query: str) -> pa.Table:
         """The answer as a whole. Raises SqlError if the query is wrong or a file cannot be read."""
         return pa.Table.from_batches(self.batches(query))
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Turn an error of DataFusion into a SqlError of one sentence."""
-    try:
-        yield
-    except SqlError:
-        raise
-    except Exception as error:  # delta-rs raises plain exceptions for some errors, such as those of Parquet files
-        text = " ".join(str(error).split()) or type(error).__name__
-        raise SqlError(f"the query failed: {text[:500]}") from error
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

@@ -61,15 +61,10 @@ _OPTIONS: Final = (
 class StreamOptions:
     """The options of the source.
 
-    Args:
-        broker: where the streams are.
-        streams: their names.
-        super_stream: a super stream, whose partitions ``NAME-0``, ``NAME-1`` and so on are read too.
-        start, end: an offset, a time in ISO 8601, ``earliest`` or ``latest``; or one for each stream.
-        most_rows: the most rows of a micro-batch; None for no limit. Gaps in the offsets make it fewer.
-        rows_per_task: the most offsets that one task of Spark reads.
-        fail_on_data_loss: whether messages that retention has deleted are an error.
-        read_timeout: seconds without a message after which a task gives up.
+    The partitions ``NAME-0``, ``NAME-1`` and so on of a super stream are read too. ``start`` and ``end`` are an offset,
+    a time in ISO 8601, ``earliest`` or ``latest``, or one of these for each stream. ``most_rows`` bounds a micro-batch;
+    gaps in the offsets make it smaller. A task of Spark reads at most ``rows_per_task`` offsets, and gives up after
+    ``read_timeout`` seconds without a message. ``fail_on_data_loss``: messages that retention has deleted are an error.
     """
 
     broker: BrokerAddress

@@ -30,13 +30,9 @@ _RATE_STEP: Final = 0.05
 class ReplayOptions:
     """What to send again, and where to.
 
-    Args:
-        lake: the directory or URL of the lake.
-        where: a condition in SQL on the columns of ``messages``.
-        server: the gateway, or another STOMP server; None: only say what would be sent.
-        destination: for all messages; None: where each was sent the first time.
-        rate: messages a second; None for no limit.
-        window: how many messages may be without a receipt at once.
+    ``where`` is a condition in SQL on the columns of ``messages``. Without a ``server``, only print what would be sent.
+    Without a ``destination``, each message goes where it was sent the first time. ``rate`` is in messages per second,
+    None for no limit. At most ``window`` messages are without a receipt at once.
     """
 
     lake: str

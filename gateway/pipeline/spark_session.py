@@ -65,12 +65,9 @@ _JAVA_OPTIONS: Final = frozenset({"spark.driver.extraJavaOptions", "spark.driver
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """How to run Spark.
+    """How to run Spark: its master URL, settings, and Maven coordinates, such as that of Hadoop's S3 connector.
 
-    Args:
-        master: its master URL; None: what Spark's own configuration says, or all cores of this machine.
-        conf: settings of Spark.
-        packages: Maven coordinates, such as that of Hadoop's S3 connector.
+    Without a ``master`` Spark's own configuration decides, or else it is all cores of this machine.
     """
 
     master: str | None = None
@@ -123,18 +120,17 @@ def spark_session(options: SparkOptions, *, quick_start: bool = False) -> Iterat
         ) from error
     finally:
         os.close(descriptor)
+    has_java_ended = False
     try:
         session.sparkContext.setLogLevel("ERROR")
         _silence_accumulators(session)
         yield configured(session)
     except (Py4JNetworkError, ConnectionError) as error:
+        has_java_ended = True
         raise JavaEndedError(log) from error
-    except BaseException:
-        Path(log).unlink(missing_ok=True)
-        raise
-    else:
-        Path(log).unlink(missing_ok=True)
     finally:
+        if not has_java_ended:
+            Path(log).unlink(missing_ok=True)
         # If somebody has killed Java, these are raised, or PySpark warns of it.
         with suppress(Py4JError, OSError), warnings.catch_warnings(action="ignore", category=RuntimeWarning):
             session.stop()

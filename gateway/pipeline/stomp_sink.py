@@ -66,11 +66,9 @@ class SentRows(WriterCommitMessage):
 class _Sender:
     """What both writers have in common.
 
-    Args:
-        options: as Spark gives them.
-        schema: of the rows: ``destination``, unless an option names one, ``body`` as binary or string, ``headers`` as a
-            map of strings, and any other column of the table ``messages``.
-        query: the first part of identifiers, unless Spark has a name for the query.
+    The schema has ``destination``, unless an option names one, ``body`` as binary or string, ``headers`` as a map of
+    strings, and any other column of ``messages``. ``query`` begins the identifiers, unless Spark has a name for the
+    query.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, query: str) -> None:
