@@ -34,6 +34,12 @@ _DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671}
 _SOCKET_ADVICE: Final = (
     "The path of a Unix-domain socket belongs under unix; for websocket and admin write unix: before it."
 )
+_URL_PASSCODE: Final = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/@]*@", re.IGNORECASE)
+
+
+def without_passcodes(text: str) -> str:
+    """The text with `***` in place of the passcode of each URL in it."""
+    return _URL_PASSCODE.sub(r"\1:***@", text) if "://" in text else text
 
 
 class TextValue(ABC):

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from gateway.config.addresses import without_passcodes
 from gateway.config.base_models import MergeableModel
 from gateway.config.model import GatewayConfig
 
@@ -88,7 +89,7 @@ def mapping(value: object) -> dict[str, Any]:
 
 
 def path_text(trail: Trail) -> str:
-    """A trail as users read it: `virtual_hosts.orders.upstream.urls[0]`."""
+    """A trail as users read it, `virtual_hosts.orders.upstream.urls[0]`; without the passcode of a URL as a key."""
     text = ""
     for step in trail:
         if isinstance(step, int):
@@ -97,7 +98,7 @@ def path_text(trail: Trail) -> str:
             text += f".{step}" if text else step
         else:
             text += f'["{step}"]'
-    return text
+    return without_passcodes(text)
 
 
 def meant_key(key: str, known: Collection[str], likeness: float = _SIMILAR) -> str | None:

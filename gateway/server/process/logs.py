@@ -26,11 +26,10 @@ from typing import Any, Final, TextIO, get_args
 import structlog
 from structlog.typing import EventDict, Processor, ProcessorReturnValue, WrappedLogger
 
+from gateway.config.addresses import without_passcodes
 from gateway.config.model import GatewayConfig, Logging
 
 log = structlog.get_logger("gateway")
-
-_URL_CREDENTIALS = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/@]*@", re.IGNORECASE)
 
 # Values with one of these in them are quoted.
 _MUST_BE_QUOTED: Final = re.compile("[ \t=\r\n\"']")
@@ -142,24 +141,25 @@ def _complete(logger: WrappedLogger, method: str, event: EventDict) -> EventDict
 
 
 def _safe(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Blank credentials in URLs, and escape what is not printable. Most lines have neither.
-
-    Only values that are texts are changed, and not those in a list, such as the mistakes of a refused reload.
-    """
+    """Blank credentials in URLs, and escape what is not printable. Most lines have neither."""
     texts = "".join(map(str, event.values()))
-    if "://" not in texts and texts.isprintable():
-        return event
-    for key, value in event.items():
-        if isinstance(value, str):
-            text = _URL_CREDENTIALS.sub(r"\1:***@", value) if "://" in value else value
-            if not text.isprintable():
-                # A traceback has several lines.
-                text = "\n".join(map(_escaped, text.split("\n"))) if key == "exception" else _escaped(text)
-            event[key] = text
+    if "://" in texts or not texts.isprintable():
+        for key, value in event.items():
+            # A traceback has several lines.
+            event[key] = "\n".join(map(_safe_text, value.split("\n"))) if key == "exception" else _safe_value(value)
     return event
 
 
-def _escaped(text: str) -> str:
+def _safe_value(value: object) -> object:
+    if isinstance(value, list | tuple):  # such as the mistakes of a refused reload
+        return [_safe_value(each) for each in value]
+    return _safe_text(value) if isinstance(value, str) else value
+
+
+def _safe_text(text: str) -> str:
+    text = without_passcodes(text)
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 

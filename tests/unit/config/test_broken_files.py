@@ -68,6 +68,10 @@ BROKEN = {
         "upstream: {urls: ['amqp://a:5672,amqp://b:5672']}",
         "line 1, upstream.urls[0]: Here is more than one URL. Make each an entry of the list",
     ),
+    "a broker's URL, with its passcode, as a key": (
+        "upstream: {'amqp://guest:geheim@a:5672': 1}",
+        "line 1, upstream.amqp://guest:***@a:5672: There is no such key here.",
+    ),
     "a key in another place": (
         "default_user: {login: a, passcode: b}",
         "line 1, default_user: There is no such key here. It belongs under defaults.",

@@ -61,9 +61,9 @@ def test_no_line_holds_a_passcode_from_a_url_or_from_a_variable(settings: Loggin
     try:
         raise ConnectionError(url)
     except ConnectionError:
-        log.exception("link failed", url=url)
+        log.exception("link failed", url=url, tried=[url])
         logging.getLogger("asyncio").exception("cannot connect to %s", url)
-    assert stream.getvalue().count("amqp://guest:***@rabbit-a:5672/orders") == 4
+    assert stream.getvalue().count("amqp://guest:***@rabbit-a:5672/orders") == 5
     assert SECRET not in stream.getvalue()
 
 
