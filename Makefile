@@ -73,21 +73,26 @@ setup: $(STAMP)
 run: $(STAMP)
 	$(BIN)/python -m deploy.local.run
 
-# Two at a time: mypy uses one processor for longer than the others together. Downloads wait for the network.
+# Two at a time. Downloads wait for the network.
 TOGETHER := $(MAKE) --no-print-directory --jobs 2 --output-sync=target
 
+# mypy takes longer than the other checks together, on one processor: it runs beside the tests, which keep the terminal.
+BESIDE_TYPES = $(MAKE) --no-print-directory types & $(1); tested=$$?; wait $$! && exit $$tested
+
 test: $(PIPELINE)
-	$(TOGETHER) types programs style law docs
-	$(MAKE) --no-print-directory tests
+	$(TOGETHER) programs style law docs
+	$(call BESIDE_TYPES,$(MAKE) --no-print-directory tests)
 
 lint: $(PIPELINE)
 	$(TOGETHER) types style law docs
 
+QUICK_TESTS := HYPOTHESIS_PROFILE=few $(BIN)/python -m pytest tests/unit tests/property
+
 # What needs no broker and none of the programs of `make tests`, with fewer examples of Hypothesis.
 quick: $(PIPELINE)
-	$(TOGETHER) types style law
+	$(TOGETHER) style law
 	echo "== quick tests"
-	HYPOTHESIS_PROFILE=few $(BIN)/python -m pytest tests/unit tests/property --ignore tests/unit/deploy -n 2 $(PYTEST)
+	$(call BESIDE_TYPES,$(QUICK_TESTS) --ignore tests/unit/deploy -n 2 $(PYTEST))
 
 style: $(PIPELINE)
 	echo "== style"

@@ -7,6 +7,7 @@ with running(plugins=["rabbitmq_stomp"]) as broker:
 
 import contextlib
 import os
+import subprocess
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from deploy.local import container, debian, releases
+from deploy.local import debian, releases
 from deploy.local.datadir import DataDirectory
 from deploy.local.errors import LocalError
 from deploy.local.given import GivenBroker
@@ -29,6 +30,8 @@ FOR_RUNNING: tuple[Source, ...] = ("given", "installed", "debian", "container")
 FOR_TESTS: tuple[Source, ...] = ("container", "installed", "debian", "given")
 PRIVATE: tuple[Source, ...] = ("installed", "debian")
 """Only a node on this machine."""
+
+_DOCKER_TIMEOUT = 10
 
 VAR = Path(__file__).parents[2] / "var"
 """The directory for everything that is written to disk."""
@@ -210,9 +213,22 @@ def _debian(request: _Request) -> Broker | None:
 
 
 def _container(request: _Request) -> Broker | None:
+    if not _docker_answers():
+        return None
+    from deploy.local import container  # noqa: PLC0415 - its libraries take longer to load than all others
+
     if not container.engine_answers():
         return None
     return container.BrokerContainer(plugins=request.plugins, config=request.config, say=request.say)
+
+
+def _docker_answers() -> bool:
+    """Whether the command `docker` is there and finds an engine."""
+    try:
+        done = subprocess.run(["docker", "info"], capture_output=True, timeout=_DOCKER_TIMEOUT, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 _SOURCES: Mapping[Source, Callable[[_Request], Broker | None]] = {

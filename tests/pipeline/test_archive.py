@@ -23,6 +23,7 @@ from deploy.local.spark_cluster import spark_cluster
 from gateway.errors import ExitCode, PipelineError
 from gateway.pipeline.lake import Lake
 from tests.support.deadline import PATIENCE
+from tests.support.lakes import UNCOMPILED
 from tests.support.streams import declare_stream, delete_queue, numbered, on_channel, publish
 
 if TYPE_CHECKING:
@@ -65,7 +66,9 @@ class ArchiveProcess:
     def __init__(self, url: str, stream: str, base: Path, *options: str) -> None:
         self._lake = base / "lake"
         command = [sys.executable, "-m", "gateway", "pipeline", "archive", "--from", url, "--stream", stream]
-        command += ["--lake", str(self._lake), "--master", "local[2]", "--conf", "spark.driver.memory=512m", *options]
+        command += ["--lake", str(self._lake), "--master", "local[2]", *options]
+        for name, value in {"spark.driver.memory": "512m", **UNCOMPILED}.items():
+            command += ["--conf", f"{name}={value}"]
         self._seen = {point: set(self._lake.glob(point)) for point in (WRITTEN, COMMITTED)}
         with (base / "out").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

@@ -25,7 +25,7 @@ from gateway.pipeline.lake import Lake
 from gateway.pipeline.table_schemas import COLUMNS
 from tests.pipeline.recomputed import assert_right
 from tests.support.journals import JournalMaker
-from tests.support.lakes import ingested
+from tests.support.lakes import UNCOMPILED, ingested
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 PATIENCE = 300.0
-PROGRAM = """
+PROGRAM = f"""
 import sys
 from pathlib import Path
 import gateway.pipeline.tables as tables
@@ -45,7 +45,7 @@ base, mode, *journals = sys.argv[1:]
 if mode == "no-tables":
     tables.refresh = lambda *_, **__: 0
 batch_bytes = 1 if mode == "no-tables" else 1 << 20
-spark = SparkOptions("local[2]", {"spark.driver.memory": "512m"})
+spark = SparkOptions("local[2]", {{"spark.driver.memory": "512m", **{UNCOMPILED}}})
 order = IngestOptions(
     [str(Path(base, name)) for name in journals], str(Path(base, "lake")), batch_bytes=batch_bytes, spark=spark
 )

@@ -21,6 +21,7 @@ import pytest
 from gateway.errors import PipelineError
 from gateway.pipeline.rabbitmq_stream import OffsetRange, RabbitMQStream, StreamBatchReader, StreamOptions
 from tests.support.gateway import ROOT
+from tests.support.lakes import UNCOMPILED
 from tests.support.stomp_client import Address, StompClient
 from tests.support.streams import declare_stream, delete_queue, first_and_next, numbered, on_channel, publish
 
@@ -37,7 +38,8 @@ SMALL = {"max_length_bytes": 20_000, "stream_max_segment_size_bytes": 10_000}
 _QUERY = """
 from gateway.pipeline.rabbitmq_stream import RabbitMQStream
 from gateway.pipeline.spark_session import SparkOptions, spark_session
-with spark_session(SparkOptions("local[2]", {{"spark.driver.memory": "512m"}}), quick_start=True) as spark:
+options = SparkOptions("local[2]", {{"spark.driver.memory": "512m", **{uncompiled}}})
+with spark_session(options, quick_start=True) as spark:
     spark.dataSource.register(RabbitMQStream)
     rows = spark.readStream.format("rabbitmq_stream").option("url", "{url}").option("stream", "{stream}")
     rows = rows.option("startingOffset", "earliest").option("maxRowsPerTrigger", 500).load()
@@ -237,7 +239,7 @@ def test_a_query_that_is_killed_again_and_again_has_every_message_once(
 ) -> None:
     """Five seeds draw when it is killed. After each kill Spark asks for the same offsets again."""
     declare_stream(broker_url, stream)
-    program = _QUERY.format(url=broker_url, stream=stream, base=tmp_path)
+    program = _QUERY.format(url=broker_url, stream=stream, base=tmp_path, uncompiled=UNCOMPILED)
     for seed in range(5):
         chance = random.Random(seed)  # noqa: S311 - repeatable is what it must be
         publish(broker_url, stream, numbered(seed * 3000, seed * 3000 + 3000))

@@ -13,6 +13,7 @@ import gateway
 from gateway.pipeline import spark_session
 from gateway.pipeline.lake import Lake
 from tests.support.journals import JournalMaker
+from tests.support.lakes import UNCOMPILED
 
 pytestmark = pytest.mark.spark
 
@@ -28,7 +29,8 @@ def test_spark_submit_with_settings_of_a_directory(tmp_path: Path) -> None:
     (conf / "spark-defaults.conf").write_text(
         "spark.master local[1]\nspark.sql.shuffle.partitions 3\n"
         "spark.sql.ansi.enforceReservedKeywords true\n"
-        "spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC\n"
+        + "".join(f"{name} {value}\n" for name, value in UNCOMPILED.items())
+        + "spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC\n"
     )
     home = Path(pyspark.__file__).parent
     root = Path(gateway.__file__).parents[1]

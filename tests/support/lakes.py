@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+UNCOMPILED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Settings of Spark in a process of its own: to compile code for a few rows takes longer than all else."""
+
 Row = dict[str, object]
 Line = dict[str, object]
 
