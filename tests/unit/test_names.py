@@ -71,6 +71,9 @@ def test_every_place_that_the_architecture_names_exists() -> None:
     assert not sorted(name for name in files if not (ROOT / "gateway" / name).is_file())
     assert "Publisher.send" in methods
     assert not sorted(methods - there)
+    own = set(re.findall(r"`(_[A-Za-z]\w*|[A-Z][a-z]+[A-Z]\w*)`", page))
+    assert {"_safe", "SessionContext"} <= own
+    assert not sorted(own - set(_names()))
 
 
 def test_every_class_in_the_glossary_exists() -> None:
