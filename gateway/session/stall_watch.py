@@ -18,7 +18,7 @@ _FOR_BROKER: Final = frozenset(
 
 
 class StallWatch:
-    """Knows whether the SENDs of a session have been held for too long. Then they are refused instead."""
+    """Finds out whether the SENDs of a session have been held for too long. Then they are refused instead."""
 
     __slots__ = ("_context", "_publisher", "_since", "is_over")
 

@@ -252,7 +252,7 @@ class TappedConnection:
             self._context.turns.later(self, self._go_on)
 
     def at_latest(self, seconds: float, act: Callable[[], None]) -> None:
-        """Call this after so many seconds if the connection is still there. It replaces an earlier call."""
+        """Call ``act`` after this time in seconds if the connection is still there. It replaces an earlier call."""
         self._cancel_deadline()
         self._deadline = asyncio.get_running_loop().call_later(seconds, act)
 
