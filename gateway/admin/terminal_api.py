@@ -262,7 +262,7 @@ def _passcode(options: Namespace, user: str | None) -> str:
     if not file or not user:
         return os.environ.get(PASSCODE_VARIABLE, "")
     try:
-        return secret_in(Path(file))
+        return secret_in(Path(file)).rstrip("\r\n")
     except ValueError as error:
         place = "--passcode-file" if options.passcode_file else PASSCODE_FILE_VARIABLE
         raise UsageError(f"{place} {file}: {error}") from None

@@ -281,6 +281,9 @@ class OpenListener:
             await self._loop.connect_accepted_socket(
                 lambda: protocol, connection, ssl=context, ssl_handshake_timeout=timeout
             )
+        except asyncio.CancelledError:
+            # Not raised again, so that nobody else closes the socket: the event loop may still write the end of TLS.
+            accepted.on_closed()
         except (OSError, ValueError) as error:
             # ValueError: the event loop decodes the client's certificate, and passes Python's errors about it on.
             accepted.on_closed()

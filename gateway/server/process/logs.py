@@ -145,8 +145,9 @@ def _safe(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     texts = "".join(map(str, event.values()))
     if "://" in texts or not texts.isprintable():
         for key, value in event.items():
-            # A traceback has several lines.
-            event[key] = "\n".join(map(_safe_text, value.split("\n"))) if key == "exception" else _safe_value(value)
+            # A traceback has several lines. A library may call something else by this name.
+            is_traceback = key == "exception" and isinstance(value, str)
+            event[key] = "\n".join(map(_safe_text, value.split("\n"))) if is_traceback else _safe_value(value)
     return event
 
 

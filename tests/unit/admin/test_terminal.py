@@ -250,6 +250,7 @@ def test_a_login_is_asked_for_and_sent(
     assert "STOMP_GATEWAY_PASSCODE_FILE /none: This file cannot be read: No such file" in refused(
         capsys, "links", code=ExitCode.CONFIGURATION
     )
+    file.write_text(SECRET + "\n\n")
     assert len(printed(capsys, "links", "--passcode-file", str(file))) == 3
 
 

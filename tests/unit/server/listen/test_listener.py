@@ -360,6 +360,29 @@ async def _connected(listener: OpenListener, count: int) -> None:
         await asyncio.sleep(0)
 
 
+async def test_a_listener_that_closes_leaves_the_socket_of_a_finished_handshake_to_the_event_loop(tls: str) -> None:
+    """The event loop writes the end of TLS, and waits for the client's. Meanwhile nobody may get the descriptor."""
+    begun: list[OpenListener] = []
+
+    class Closing(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            begun.pop().close()
+
+    def shake_hands(address: Address) -> ssl.SSLSocket:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return context.wrap_socket(socket.create_connection(address, PATIENCE))
+
+    factory = SilentFactory()
+    factory.connect = lambda accepted: Closing()  # type: ignore[method-assign]
+    async with opened(factory, proxied=False, more=f", {tls}") as listener, within():
+        begun.append(listener)
+        with await asyncio.to_thread(shake_hands, listener.addresses[0]):
+            await _connected(listener, 0)
+            async with opened(WelcomeFactory(), proxied=False) as another:
+                assert await visit(another.addresses[0], b"") == WELCOME
+
+
 @pytest.mark.parametrize("proxied", [True, False])
 async def test_the_address_with_the_most_handshakes_makes_room_once_they_have_had_their_time(
     monkeypatch: pytest.MonkeyPatch, tls: str, proxied: bool

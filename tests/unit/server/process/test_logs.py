@@ -84,6 +84,12 @@ def test_no_text_of_a_client_begins_a_line_or_moves_a_terminal(settings: Logging
     assert sum("owned" in line and "level=error" in line for line in text.split("\n")) == 2
 
 
+def test_a_library_may_call_anything_an_exception() -> None:
+    stream = logged(Logging(format="json"))
+    logging.getLogger("aiohttp.web").error("see http://example.org", extra={"exception": ValueError("why")})
+    assert "ValueError('why')" in stream.getvalue()
+
+
 def test_setting_up_twice_does_not_double_the_lines() -> None:
     logged(Logging())
     stream = logged(Logging(format="json"))
