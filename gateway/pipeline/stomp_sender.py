@@ -152,6 +152,8 @@ class StompSender:
 
     def _flush(self) -> None:
         data, self._unwritten = self._unwritten, bytearray()
+        if not data:
+            return  # to send nothing would fail, too, if the server has closed, though its answers may still be here
         try:
             self._socket.sendall(data)
         except OSError as error:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import secrets
+import socket
+import struct
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -162,6 +165,31 @@ def test_what_the_server_refuses_ends_the_replay_with_its_words(server: StompSer
         StompSender(StompServer.read("stomp://127.0.0.1:1/"))
     with pytest.raises(PipelineError, match="must be like stomp://"):
         StompServer.read("http://x/")
+
+
+def test_receipts_that_have_come_count_though_the_server_has_reset_the_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection, connection.makefile("rb") as file:
+                while file.readline() != b"\n":
+                    pass
+                file.read(1)
+                connection.sendall(b"CONNECTED\nversion:1.2\n\n\0")
+                while file.read(1) != b"\0":
+                    pass
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.sendall(b"RECEIPT\nreceipt-id:0\n\n\0")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        sender = StompSender(StompServer.read(f"stomp://127.0.0.1:{listening.getsockname()[1]}/"))
+        sender.send("/queue/q", [], b"x" * 100_000)
+        answering.join()
+        sender.finish()
+        sender.close()
+    assert sender.receipted == 1
 
 
 @pytest.mark.spark
