@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -22,6 +23,7 @@ from typing import Final, Protocol
 _ROOT: Final = Path(__file__).parents[2]
 _LARGEST: Final = 1 << 18
 """Bytes of a request: arguments and environment."""
+_ENDS_WITHIN: Final = 10.0
 
 
 class ChildProcess(Protocol):
@@ -56,8 +58,12 @@ class ForkedProcess:
 
     def __init__(self, status: socket.socket) -> None:
         self._status = status
-        self.pid = int(status.recv(64))
+        told = status.recv(64)
+        if not told:
+            raise RuntimeError("the process that forks gateways has ended; its standard error says why")
+        self.pid = int(told)
         self._code: int | None = None
+        self._receiving = threading.Lock()  # a thread may wait while another one asks
 
     def poll(self) -> int | None:
         """Its exit code, if it has ended; negative is a signal."""
@@ -71,9 +77,20 @@ class ForkedProcess:
             readable, _, _ = select.select([self._status], [], [], timeout)
             if not readable:
                 raise subprocess.TimeoutExpired("gateway", timeout or 0.0)
-            self._code = int(self._status.recv(64))
-            self._status.close()
+            with self._receiving:
+                if self._code is None:
+                    self._code = self._received()
         return self._code
+
+    def _received(self) -> int:
+        told = self._status.recv(64)
+        self._status.close()
+        if told:
+            return int(told)
+        # The process that forks has ended, so nobody would ever end this one, or know how it has ended.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        return -signal.SIGKILL
 
     def send_signal(self, sig: int) -> None:
         """Send a signal, unless it has ended."""
@@ -98,7 +115,8 @@ class _Loaded:
         self._requests: socket.socket | None = None
 
     def fork(self, arguments: Sequence[str], environment: Mapping[str, str], errors: int) -> ForkedProcess:
-        if self._requests is None:
+        if self._requests is None or self._process is None or self._process.poll() is not None:
+            self.close()
             self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 command = [sys.executable, "-m", "tests.support.prefork", str(theirs.fileno())]
@@ -113,7 +131,11 @@ class _Loaded:
     def close(self) -> None:
         if self._requests is not None and self._process is not None:
             self._requests.close()
-            self._process.wait()
+            try:
+                self._process.wait(_ENDS_WITHIN)
+            except subprocess.TimeoutExpired:  # a process that a test left behind has the socket, too
+                self._process.kill()
+                self._process.wait()
 
 
 _loaded: _Loaded | None = None
@@ -178,7 +200,10 @@ def _serve_forks(requests: socket.socket) -> list[str]:
         pid = os.fork()
         if pid == 0:
             break
-        os.write(status, b"%d" % pid)
+        try:
+            os.write(status, b"%d" % pid)
+        except OSError:  # who asked was interrupted, and would never end it
+            os.kill(pid, signal.SIGKILL)
         children[pid] = status
         os.close(errors)
     signal.set_wakeup_fd(-1)
