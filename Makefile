@@ -77,7 +77,9 @@ run: $(STAMP)
 TOGETHER := $(MAKE) --no-print-directory --jobs 2 --output-sync=target
 
 # mypy takes longer than the other checks together, on one processor: it runs beside the tests, which keep the terminal.
-BESIDE_TYPES = $(MAKE) --no-print-directory types & $(1); tested=$$?; wait $$! && exit $$tested
+# So its errors are far above the end of the tests, and Ctrl-C reaches only the tests.
+BESIDE_TYPES = trap 'kill $$! 2>/dev/null; exit 1' INT TERM; $(MAKE) --no-print-directory types & $(1); tested=$$?; \
+	wait $$! || { echo "== types failed: see above, or make types" >&2; exit 1; }; exit $$tested
 
 test: $(PIPELINE)
 	$(TOGETHER) programs style law docs
