@@ -210,8 +210,9 @@ async def configured_virtual_hosts(config: GatewayConfig, readiness: Readiness) 
 
 async def virtual_hosts(gateway: Gateway, readiness: Readiness) -> list[dict[str, Any]]:
     """Every configured virtual host, as the API shows it."""
-    snapshot = await StatsSnapshot(gateway).take()
-    rows = await configured_virtual_hosts(gateway.config, readiness)
+    # The configuration is that of the same moment: a reload may come meanwhile.
+    config, snapshot = gateway.config, await StatsSnapshot(gateway).take()
+    rows = await configured_virtual_hosts(config, readiness)
     links = Counter(gateway.stats.label(link.virtual_host) for link in gateway.pool.links)
     subscriptions: Counter[str] = Counter()
     for (label, _), count in snapshot.subscriptions.items():

@@ -9,10 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.admin.merged_reports import own_families, supervisor_process
 from gateway.admin.metrics import Metrics, encoded
+from gateway.admin.overview import StatsSnapshot, virtual_hosts
 from gateway.config.addresses import BrokerUrl
 from gateway.config.loader import parse
 from gateway.errors import StompError
@@ -116,3 +118,17 @@ def test_without_an_admin_listener_its_library_is_not_loaded() -> None:
         "import sys, gateway.admin.admin_listener, gateway.server.process.gateway; sys.exit('aiohttp' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
+
+
+async def test_virtual_hosts_are_listed_while_a_reload_adds_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = StatsSnapshot.take
+    text = "listeners: [{tcp: '127.0.0.1:0'}]\nvirtual_hosts: "
+    async with gateway_here(parse(f"{text}{{/: {{}}}}", environment={})) as gateway:
+
+        async def take_late(snapshot: StatsSnapshot) -> StatsSnapshot:
+            await gateway.apply(parse(f"{text}{{/: {{}}, new: {{}}}}", environment={}))
+            return await take(snapshot)
+
+        monkeypatch.setattr(StatsSnapshot, "take", take_late)
+        assert [row["name"] for row in await virtual_hosts(gateway, Readiness())] == ["/"]
+        assert [row["name"] for row in await virtual_hosts(gateway, Readiness())] == ["/", "new"]
