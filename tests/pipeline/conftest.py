@@ -16,7 +16,9 @@ def spark() -> Iterator[SparkSession]:
     """The session of all tests here. It ends with the last of them, since it occupies a gigabyte."""
     from gateway.pipeline.spark_session import SparkOptions, spark_session  # noqa: PLC0415 - others run without it
 
-    with spark_session(SparkOptions("local[2]", {"spark.driver.memory": "1g"}), quick_start=True) as session:
+    # A second partition has nothing to do with so few rows; `test_spark_submit` has three, and right tables.
+    settings = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "1"}
+    with spark_session(SparkOptions("local[2]", settings), quick_start=True) as session:
         yield session
 
 

@@ -55,14 +55,22 @@ def test_a_quick_start_leaves_room_for_the_code_of_many_batches(spark: SparkSess
     assert room >= 240 << 20
 
 
-def test_what_tables_need_is_set_and_the_session_of_others_is_left_alone(spark: SparkSession) -> None:
+def test_what_tables_need_is_set_and_the_session_of_others_is_left_alone(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415
+
     from gateway.pipeline.spark_session import configured  # noqa: PLC0415
 
     zone, partitions = "spark.sql.session.timeZone", "spark.sql.shuffle.partitions"
     theirs = spark.newSession()
     theirs.conf.set(zone, "Asia/Tokyo")
     ours = configured(theirs)
-    assert (ours.conf.get(zone), ours.conf.get(partitions)) == ("UTC", "2")
+    # What somebody has set stays, as in the session of the tests.
+    assert (ours.conf.get(zone), ours.conf.get(partitions)) == ("UTC", "1")
+    nothing = SparkConf(loadDefaults=False)
+    monkeypatch.setattr(SparkContext, "getConf", lambda _: nothing)
+    assert configured(theirs).conf.get(partitions) == "2"
     assert theirs.conf.get(zone) == "Asia/Tokyo"
 
 

@@ -12,6 +12,7 @@ import pytest
 import gateway
 from gateway.pipeline import spark_session
 from gateway.pipeline.lake import Lake
+from tests.pipeline.recomputed import assert_right
 from tests.support.journals import JournalMaker
 from tests.support.lakes import UNCOMPILED
 
@@ -46,7 +47,10 @@ def test_spark_submit_with_settings_of_a_directory(tmp_path: Path) -> None:
     )  # fmt: skip
     assert answer.returncode == 0, answer.stderr
     assert f"done: 1 batch, {len(made.segments)} segment, {made.lines} events" in answer.stdout
-    assert Lake(tmp_path / "lake").sql("select count(*) n from events").to_pylist() == [{"n": made.lines}]
+    lake = Lake(tmp_path / "lake")
+    assert lake.sql("select count(*) n from events").to_pylist() == [{"n": made.lines}]
+    # Of three partitions, where the tests' own session has one.
+    assert_right(lake, tmp_path / "journal")
 
 
 def test_nothing_but_our_own_words_is_printed_when_java_is_killed() -> None:
