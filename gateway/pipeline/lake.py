@@ -128,12 +128,10 @@ def _statistics(file: pq.FileMetaData) -> dict[str, dict[str, object]]:
     return {"minValues": lowest, "maxValues": highest, "nullCount": nulls}
 
 
-def _data_file(table: str, file: fs.FileInfo, storage: fs.FileSystem) -> DataFile:
-    footer = pq.read_metadata(file.path, filesystem=storage)
+def _data_file(table: str, file: fs.FileInfo, footer: pq.FileMetaData) -> DataFile:
     parts = dict(part.split("=", 1) for part in file.path.split("/")[2:-1])
     partition = {name: parts[name] for name in partitions_of(table)}
-    statistics = _statistics(footer) if footer.num_rows else {}
-    return DataFile(file.path, file.size, file.mtime_ns // 1_000_000, footer.num_rows, partition, statistics)
+    return DataFile(file.path, file.size, file.mtime_ns // 1_000_000, footer.num_rows, partition, _statistics(footer))
 
 
 def _as_json(bound: object) -> object:
@@ -250,8 +248,9 @@ class Lake:
             storage = fs.PyFileSystem(DeltaStorageHandler(self.table_url(table)))
             below = storage.get_file_info(fs.FileSelector(f"data/{directory}", allow_not_found=True, recursive=True))
             files = (each for each in below if each.is_file and each.base_name.endswith(".parquet"))
-            found = [_data_file(table, each, storage) for each in sorted(files, key=lambda file: file.path)]
-        return [file for file in found if file.rows]
+            ordered = sorted(files, key=lambda file: file.path)
+            footers = ((each, pq.read_metadata(each.path, filesystem=storage)) for each in ordered)
+            return [_data_file(table, each, footer) for each, footer in footers if footer.num_rows]
 
     # ------------------------------------------------------------ batches
 

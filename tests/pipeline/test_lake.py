@@ -138,6 +138,15 @@ def test_the_files_of_some_days(lake: Lake) -> None:
     assert lake.files("events") == []
 
 
+def test_a_written_file_without_rows_is_no_part_of_a_table(lake: Lake) -> None:
+    """Wherever it is: a writer without rows knows no day for its file."""
+    lake.create("bad_lines")
+    there = written(lake, "new", "a")
+    for folder in ("data/new", f"data/new/d={DAY}"):
+        pq.write_table(schema_of("bad_lines").empty_table(), Path(lake.table_url("bad_lines"), folder, "none.parquet"))
+    assert [file.path for file in lake.written_files("bad_lines", "new")] == [there.path]
+
+
 def test_planned_batches_are_unfinished_until_every_table_has_them(lake: Lake) -> None:
     assert lake.unfinished() == []
     schema = schema_of("segments")
