@@ -16,7 +16,7 @@ from gateway.errors import ExitCode
 from gateway.parity.amqp_broker import AmqpBroker
 from gateway.session.context import Hold
 from tests.support.admin import AdminClient
-from tests.support.brokers import until_queue_gone
+from tests.support.brokers import clear_memory_alarm, raise_memory_alarm, until_queue_gone
 from tests.support.deadline import until, within
 from tests.support.gateway import ROOT, GatewayProcess, configuration, gateway_here, gateway_process, parsed
 from tests.support.stomp_client import StompClient, encoded
@@ -34,14 +34,10 @@ class Alarm:
         self._broker = broker
 
     async def set(self) -> None:
-        # The alarm's own handler in the broker, so that it stays until it is cleared.
-        await self._call("set_alarm({{resource_limit, memory, node()}, []})")
+        await raise_memory_alarm(self._broker)
 
     async def clear(self) -> None:
-        await self._call("clear_alarm({resource_limit, memory, node()})")
-
-    async def _call(self, call: str) -> None:
-        await asyncio.to_thread(self._broker.ctl, "eval", f"rabbit_alarm:{call}.")
+        await clear_memory_alarm(self._broker)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from deploy.local.ports import free_ports
 from gateway.config.model import GatewayConfig
 from gateway.parity.amqp_broker import AmqpBroker
 from gateway.server.process.gateway import Gateway
+from tests.support.brokers import raise_memory_alarm
 from tests.support.chaos import ChaosProxy, Direction, chaos
 from tests.support.deadline import until, within
 from tests.support.gateway import GatewayProcess, configuration, gateway_here, gateway_process, parsed, upstream
@@ -87,9 +88,10 @@ async def test_a_session_outlives_a_broker_that_is_killed_and_restarted(
         await client.ask("SUBSCRIBE", id="d", destination="/queue/durable", ack="client-individual")
         await client.ask("SUBSCRIBE", id="t", destination="/topic/ticker")
         await client.ask("SUBSCRIBE", id="x", destination="/queue/mine", exclusive="true", durable="false")
+        # With receipts, because a message that RabbitMQ has not confirmed is published again after the kill.
         for number in range(3):
-            client.write("SEND", b"%d" % number, destination="/queue/durable", persistent="true")
-        first = await client.messages(3)
+            client.write("SEND", b"%d" % number, destination="/queue/durable", persistent="true", receipt=str(number))
+        first = [each for each in await frames(client, 6) if each.command == "MESSAGE"]
         await client.ask("ACK", id=first[0]["ack"])
         # RabbitMQ writes a new queue to disk up to two seconds later, and would forget it when it is killed.
         await asyncio.to_thread(mortal.ctl, "eval", "mnesia:sync_log().")
@@ -188,10 +190,10 @@ async def test_a_session_outlives_an_orderly_stop_and_start(mortal: Broker, proc
 async def test_a_session_outlives_a_broker_that_is_killed_under_an_alarm(
     mortal: Broker, process: GatewayProcess
 ) -> None:
-    alarm = "rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []})."
     async with StompClient.logged_in(process.address) as client, within(120):
         await client.ask("SEND", b"before", destination="/queue/alarmed", persistent="true")
-        await asyncio.to_thread(mortal.ctl, "eval", f"mnesia:sync_log(), {alarm}")
+        await asyncio.to_thread(mortal.ctl, "eval", "mnesia:sync_log().")
+        await raise_memory_alarm(mortal)
         client.write("SEND", b"during", destination="/queue/alarmed", persistent="true", receipt="r1")
         client.write("SEND", b"behind", destination="/queue/alarmed", persistent="true", receipt="r2")
         await asyncio.to_thread(mortal.kill)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 import pytest
 
@@ -13,6 +15,8 @@ from deploy.local.node import PrivateNode
 from gateway.parity.amqp_broker import AmqpBroker, BrokerRefusalError
 from gateway.parity.steps import Release
 from tests.support.deadline import until
+
+_MEMORY: Final = "{resource_limit, memory, node()}"
 
 
 @contextmanager
@@ -47,6 +51,21 @@ def release_of(broker: Broker) -> Release:
     release = Release.parse(broker.ctl("eval", "rabbit_misc:version().").strip('"\n'))
     assert release is not None
     return release
+
+
+async def raise_memory_alarm(broker: Broker) -> None:
+    """Let a private node say that its memory is full, until `clear_memory_alarm`; return when each connection knows.
+
+    The alarm's own handler is called, so that it stays. A connection that has not heard of it would take a message.
+    """
+    connections_answer = "rabbit_alarm:get_alarms(), rabbit_networking:connection_info_all([pid])"
+    calls = f"rabbit_alarm:set_alarm({{{_MEMORY}, []}}), {connections_answer}, ok."
+    await asyncio.to_thread(broker.ctl, "eval", calls)
+
+
+async def clear_memory_alarm(broker: Broker) -> None:
+    """The node has memory again."""
+    await asyncio.to_thread(broker.ctl, "eval", f"rabbit_alarm:clear_alarm({_MEMORY}).")
 
 
 async def until_queue_gone(amqp: AmqpBroker, queue: str) -> None:
