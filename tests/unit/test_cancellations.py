@@ -14,8 +14,8 @@ import pytest
 
 GATEWAY = Path(__file__).parents[2] / "gateway"
 CATCHES = ("BaseException", "CancelledError")
-# Notes the cancellation, waits for the end of what must not be cut short, and raises then.
-LATER = {"parity/amqp_broker.py:finish", "pipeline/query_output.py:work"}
+# Notes the cancellation, waits for the end of what must not be cut short, and raises then; or is the end of its task.
+LATER = {"parity/amqp_broker.py:finish", "pipeline/query_output.py:work", "server/listen/listener.py:_make_transport"}
 
 
 def names(node: ast.expr | None) -> list[str]:

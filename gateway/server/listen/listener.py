@@ -283,6 +283,7 @@ class OpenListener:
             )
         except asyncio.CancelledError:
             # Not raised again, so that nobody else closes the socket: the event loop may still write the end of TLS.
+            # The task ends here anyway.
             accepted.on_closed()
         except (OSError, ValueError) as error:
             # ValueError: the event loop decodes the client's certificate, and passes Python's errors about it on.
