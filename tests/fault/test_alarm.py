@@ -248,7 +248,7 @@ async def test_log_check_sessions_and_status_tell_of_the_alarm(control: Broker, 
             assert await late_holds() == []
 
 
-async def exchange_heart_beats(client: StompClient, meanwhile: Coroutine[Any, Any, None]) -> None:
+async def exchange_heart_beats(client: StompClient, meanwhile: Coroutine[Any, Any, object]) -> None:
     """Answer each heart-beat of the gateway with one of the client until that is done; nothing else may come."""
     done = asyncio.create_task(meanwhile)
     while not done.done():
@@ -264,10 +264,11 @@ async def test_a_held_client_that_sends_heart_beats_stays_and_one_that_is_silent
     # The client answers each heart-beat, so that a gateway that is late by seconds gets enough of them.
     async with StompClient.logged_in(process.address, heart_beat="2000,250") as client, within(60):
         await client.ask("SEND", b"first", destination=destination)
+        alarms = len(process.logged("broker alarm"))
         await exchange_heart_beats(client, alarm.set())
         client.write("SEND", b"x", destination=destination, receipt="r")
         # The broker tells of its alarm when it is published to; the next message is the last one that is read.
-        await exchange_heart_beats(client, asyncio.sleep(1))
+        await exchange_heart_beats(client, process.until_logged("broker alarm", alarms + 1))
         client.write("SEND", b"x", destination=destination, receipt="s")
         client.write("BEGIN", transaction="behind", receipt="t")
         # Nobody reads this client now. Its heart-beats count all the same, and the gateway's own go on.

@@ -74,8 +74,10 @@ class ForkedProcess:
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end, and return its exit code, or raise `subprocess.TimeoutExpired`."""
         if self._code is None:
-            readable, _, _ = select.select([self._status], [], [], timeout)
-            if not readable:
+            # `select` takes no descriptor above 1,023, and tests may have more sockets open.
+            status = select.poll()
+            status.register(self._status, select.POLLIN)
+            if not status.poll(None if timeout is None else timeout * 1000):
                 raise subprocess.TimeoutExpired("gateway", timeout or 0.0)
             with self._receiving:
                 if self._code is None:
