@@ -11,6 +11,7 @@ from pprint import pformat
 from typing import Final, Self
 
 from deploy.local.broker import VAR
+from deploy.local.node import PrivateNode
 from tests.chaos.history import Promise
 from tests.chaos.remains import Inspector, prepare
 from tests.chaos.run import RunReport, perform
@@ -79,6 +80,6 @@ def _keep(report: RunReport, servers: Servers) -> None:
     (place / "gateway.log").write_text(report.log)
     (place / "sessions.json").write_text(report.sessions)
     report.recording.save(place / "recording.jsonl")
-    if servers.cluster is not None:
-        for number, node in enumerate(servers.cluster.nodes):
+    for number, node in enumerate(servers.nodes):
+        if isinstance(node, PrivateNode):
             _ = shutil.copy(node.log, place / f"node-{number}.log")

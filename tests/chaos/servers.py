@@ -302,8 +302,13 @@ class Servers:
             _ = await asyncio.to_thread(self.broker.ctl, *command)
 
     async def sync_broker(self) -> None:
-        """Let the broker write to disk which queues there are."""
-        _ = await asyncio.to_thread(self.broker.ctl, "eval", "mnesia:sync_log().")
+        """Let the broker write to disk which queues there are, and that it has a coordinator of streams.
+
+        The latter is in a dets table, which Ra writes half a second later. A broker that is killed before that never
+        starts its coordinator again, and its streams stay down.
+        """
+        written = "mnesia:sync_log(), [ok = dets:sync(Table) || Table <- dets:all()]."
+        _ = await asyncio.to_thread(self.broker.ctl, "eval", written)
 
     async def close_links(self) -> None:
         """Close all connections as an operator; a broker that is down has none."""
