@@ -115,7 +115,7 @@ class CachedPublish:
     """
 
     __slots__ = (
-        "_around_table", "_headers", "_trims", "_volatile", "channel", "counter", "gaps", "held", "is_plain",
+        "_around_table", "_trims", "_volatile", "channel", "counter", "gaps", "headers", "held", "is_plain",
         "publication", "reply_queue", "request", "traffic",
     )  # fmt: skip
 
@@ -145,7 +145,7 @@ class CachedPublish:
         self.gaps = _NO_VALUES
         self._trims = trims
         self._volatile = volatile
-        self._headers = headers
+        self.headers = headers
         # The bytes of memory, besides the body, that an unconfirmed message keeps if nothing else shares its headers.
         size = sum(map(len, headers)) + sum(map(len, headers.values()))
         self.held = _COPIES * size if size > _SMALL else 0
@@ -154,7 +154,7 @@ class CachedPublish:
 
     def _properties(self, reply_to: bytes | None) -> tuple[bytes, bytes]:
         """The bytes before and after the headers table."""
-        return encode_around_table(properties_of_send(self._headers, reply_to))
+        return encode_around_table(properties_of_send(self.headers, reply_to))
 
     def build(self, channel: PublishChannel, reply_queue: bytes | None) -> Publication:
         """Encode the parts that messages with this header block share, for one channel.
@@ -181,7 +181,7 @@ class CachedPublish:
         if b"exchange '" in reason:
             names_key = b"topic '" not in reason or b"topic '%b'" % self.request.routing_key in reason
             return names_key and b"exchange '%b'" % (self.request.exchange or b"amq.default") in reason
-        values = ((self._headers.get(name), text) for name, text in _NAMED_PROPERTIES)
+        values = ((self.headers.get(name), text) for name, text in _NAMED_PROPERTIES)
         return any(text % value in reason for value, text in values if value is not None)
 
     def held_with(self, values: tuple[bytes, ...]) -> int:
@@ -191,7 +191,7 @@ class CachedPublish:
 
     def table(self) -> tuple[bytes, ...]:
         """Encode the headers table for `Publication`, and set ``gaps``."""
-        table, self.gaps = table_of_send(self._headers, self._volatile)
+        table, self.gaps = table_of_send(self.headers, self._volatile)
         return table
 
     def check(self, receipt: bytes | None, frame: Frame) -> None:

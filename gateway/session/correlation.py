@@ -24,7 +24,7 @@ _ENTRY: Final = amqp.number_name(PUBLISHED)
 class Stamped(CachedPublish):
     """A `CachedPublish` whose messages carry the time of publishing, as the first entry of the headers table."""
 
-    __slots__ = ()
+    __slots__ = ("stamp",)
 
     stamp: Stamp
 
@@ -37,16 +37,12 @@ class Stamped(CachedPublish):
         return (self.stamp(), *super().values(receipt, length))
 
 
-class _StampedPublish(Stamped):
-    __slots__ = ("stamp",)
-
-
 class _StampedVariedPublish(Stamped, VariedPublish):
-    __slots__ = ("stamp",)
+    __slots__ = ()
 
 
 STAMPED: Final[Mapping[type[CachedPublish], Any]] = {
-    CachedPublish: _StampedPublish,
+    CachedPublish: Stamped,
     VariedPublish: _StampedVariedPublish,
 }
 """The classes whose messages carry the time of publishing, by the class without it."""

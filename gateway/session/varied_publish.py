@@ -32,12 +32,12 @@ _Kind = tuple[tuple[bytes, ...], tuple[bytes, ...]]
 
 
 class VariedPublish(CachedPublish):
-    """The translation of SENDs of one kind: with the same header names, and the same values of significant headers."""
+    """The translation of SENDs of one kind: with the same header names, and the same values of significant headers.
 
-    __slots__ = ("headers",)
+    ``headers`` are those of the SEND that is published next.
+    """
 
-    # The headers of the SEND that is published next.
-    headers: Mapping[bytes, bytes]
+    __slots__ = ()
 
     def values(self, receipt: bytes | None, length: bytes | None) -> tuple[bytes, ...]:
         """See `CachedPublish.values`. HOT: once per SEND."""
