@@ -93,7 +93,7 @@ class Subscription:
     __slots__ = (
         "_auto_acks", "_counter", "_is_pending", "_is_started", "_notify_above", "_stats_before", "_stopped_at",
         "_urgent_after", "awaits_queue", "base", "correlates", "destination", "first_base", "headers", "identifier",
-        "is_lost", "is_stream", "kind", "ledger", "mode", "next_offset", "output", "queue", "request", "tag",
+        "is_stream", "kind", "ledger", "mode", "next_offset", "output", "queue", "request", "tag",
     )  # fmt: skip
 
     # Whether it has a selector, so that a delivery may take long.
@@ -128,9 +128,8 @@ class Subscription:
         self.is_stream: bool | None = None
         # For a stream, the offset of the next message.
         self.next_offset: int | None = None
-        # The operation that restores it if its channel is lost, and whether the channel is lost now.
+        # The operation that restores it if its channel is lost.
         self.request: Subscribe | None = None
-        self.is_lost = False
         # True while it waits for its queue by itself, so that the session is not held.
         self.awaits_queue = False
         self.ledger = self._ledger_type(mode)
@@ -178,6 +177,11 @@ class Subscription:
         return self._declared is not None and not (self._declared.auto_delete or self._declared.exclusive)
 
     @property
+    def is_lost(self) -> bool:
+        """Whether its channel is lost, and it has no other yet. Also true before the first one."""
+        return not self.ledger.channel
+
+    @property
     def must_return(self) -> bool:
         """Whether its channel is lost, and the session is held until it is restored."""
         return self.is_lost and not self.awaits_queue and self._stopped_at is None
@@ -214,7 +218,6 @@ class Subscription:
         if self.ledger.channel:
             self.lost()
         self.ledger.channel = number
-        self.is_lost = False
 
     def queue_gone(self) -> None:
         """Note that its queue does not exist. If it was a stream, read a new one with its name from the beginning."""
@@ -227,7 +230,6 @@ class Subscription:
         Delivery tags start again at 1 on the next channel. The numbers in message-ids continue: those at or below the
         new ``base`` belong to lost channels (`Settlement.is_lost`), and are not in the new ledger.
         """
-        self.is_lost = True
         if not self._is_started:
             # Nothing has gone to the client.
             self.output.clear()
