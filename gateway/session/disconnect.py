@@ -16,15 +16,14 @@ from gateway.stomp.frame import Frame
 class DisconnectHandler:
     """Ends a session in order."""
 
-    __slots__ = ("_confirms", "_context", "_frame", "_stopping", "_transactions", "is_waiting")
+    __slots__ = ("_confirms", "_context", "_frame", "_transactions", "is_waiting")
 
     def __init__(self, context: SessionContext, confirms: PublisherConfirms, transactions: TransactionHandler) -> None:
         self._context = context
         self._confirms = confirms
         self._transactions = transactions
-        # The client's DISCONNECT, and whether the gateway stops.
+        # The client's DISCONNECT; None if the gateway stops.
         self._frame: Frame | None = None
-        self._stopping = False
         # True once the session is about to end, so that ``advance`` may have something to do.
         self.is_waiting = False
 
@@ -43,7 +42,7 @@ class DisconnectHandler:
         context = self._context
         if context.state is State.CONNECTED:
             context.holds.add(Hold.STOPPING)
-            self._stopping = self.is_waiting = True
+            self.is_waiting = True
             self.advance()
         elif context.state in (State.CONNECTING, State.AUTHENTICATING):
             self._send_shutdown_error()
@@ -58,7 +57,7 @@ class DisconnectHandler:
         if context.state is State.CONNECTED:
             # A frame that is being carried out is finished first.
             is_idle = not context.pending.asked and not context.pending.must_retry
-            if self._stopping and is_idle and self._transactions.committing is None:
+            if Hold.STOPPING in context.holds and is_idle and self._transactions.committing is None:
                 self._drain()
         elif context.state is State.DRAINING and not context.pending.asked and not self._confirms:
             # Nothing needs a recovery any more: this operation replaces it.
