@@ -176,7 +176,7 @@ class Recovery:
         self._spent = 0.0
         # The timeout of the recovery under way.
         self._bound: asyncio.Timeout | None = None
-        self._stopped = asyncio.Event()
+        self._is_stopped = False
         # When the last recovery ended, on the event loop's clock.
         self._ended_at = 0.0
         self.turn = RecoveryTurn()
@@ -187,7 +187,7 @@ class Recovery:
 
     def stop(self) -> None:
         """End a recovery under way soon, without an event: nothing that is lost is needed any more."""
-        self._stopped.set()
+        self._is_stopped = True
         self.turn.give_back()
         if self._bound is not None and not self._bound.expired():
             self._bound.reschedule(0)
@@ -203,7 +203,7 @@ class Recovery:
         if not operation.is_again or now - self._ended_at >= ride_through:
             # After such a time the last recovery counts as a success, even if the session lost its channels again.
             self._spent = 0.0
-        if self._stopped.is_set():
+        if self._is_stopped:
             return None
         if not operation.is_again:
             self._restorer.context.recovery_begins()
@@ -212,7 +212,7 @@ class Recovery:
             async with asyncio.timeout_at(now + ride_through - self._spent) as self._bound:
                 event = await self._until_back(pause)
         except TimeoutError:
-            if not self._stopped.is_set():
+            if not self._is_stopped:
                 event = ops.RecoveryFailed(is_down=self._is_down)
         finally:
             self._bound = None
