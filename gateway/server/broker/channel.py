@@ -70,8 +70,8 @@ class LinkChannel:
     """
 
     __slots__ = (
-        "_closing", "_consumes", "_is_closing", "_owner", "_unanswered", "closed", "has_confirms", "link", "number",
-        "on_cancelled", "on_closed", "write",
+        "_closing", "_consumes", "_owner", "_unanswered", "closed", "has_confirms", "link", "number", "on_cancelled",
+        "on_closed", "write",
     )  # fmt: skip
 
     def __init__(self, link: Link) -> None:
@@ -87,8 +87,9 @@ class LinkChannel:
         self._owner: LinkUser | None = None
         # In the order in which the methods were sent.
         self._unanswered: list[_Call] = []
-        self._consumes = self._is_closing = False
-        self._closing: asyncio.Future[str | None]
+        self._consumes = False
+        # The answer to channel.close, once that is sent.
+        self._closing: asyncio.Future[str | None] | None = None
 
     @classmethod
     def begun(cls, link: Link) -> LinkChannel:
@@ -274,8 +275,7 @@ class LinkChannel:
         """Begin to close the channel (channel.close)."""
         self.on_closed = self.on_cancelled = None
         self.write = _discard
-        if not self._is_closing:
-            self._is_closing = True
+        if self._closing is None:
             self._closing = self._call(methods.CLOSE)
         return self._closing
 
@@ -311,7 +311,7 @@ class LinkChannel:
             self._broker_closed(UpstreamError(*content))
         elif method == CANCEL:
             # After channel.close, a cancel-ok would be a connection error.
-            if self.link.tuning.wants_cancel_ok and not self._is_closing:
+            if self.link.tuning.wants_cancel_ok and self._closing is None:
                 self._write(methods.cancel_ok(self._consumer_tag))
             if self.on_cancelled is not None:
                 self.on_cancelled()
@@ -347,7 +347,7 @@ class LinkChannel:
         awaits_answer = any(call.answer is not None for call in self._unanswered)
         refused_at = (at for at, call in enumerate(self._unanswered) if call.method == refusal.method)
         self._carried_out_before(next(refused_at, 0))
-        if self._is_closing:
+        if self._closing is not None:
             # The broker still answers channel.close. Until then the number must not be used again.
             *refused, closing = self._unanswered
             self._unanswered = [closing]
