@@ -85,7 +85,7 @@ class Bridge:
         # The tasks of operations, and of other work. Dictionaries, since an empty set takes three times the memory.
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._background: dict[asyncio.Task[None], None] = {}
-        self._is_released = self._is_forgotten = False
+        self._is_forgotten = False
         # Created when the session first needs a channel.
         self._parts: BridgeParts | None = None
         session.context.brokers_changed = pool.brokers_changed
@@ -380,10 +380,8 @@ class Bridge:
     # The end.
 
     def release(self) -> None:
-        """Close the channels of a session that has ended, and give its links back, in the background."""
-        if self._is_released:
-            return
-        self._is_released, parts = True, self._parts
+        """Close the channels of a session that has ended, and give its links back, in the background. Call it once."""
+        parts = self._parts
         is_idle = not (self._tasks or self._background or (parts is not None and parts.use_links))
         if not is_idle:
             # Started first, so that no fault below keeps the links forever. The task begins after this function.
