@@ -40,7 +40,6 @@ class BridgeParts:
 
     def end(self) -> None:
         """Write the last messages, and stop all waiting, because the session has ended."""
-        self.channels.is_released = True
         self.publishing.write_rest()
         self.recovery.stop()
         self.lost.give_up()

@@ -15,6 +15,7 @@ from gateway.amqp.splitter import Sink
 from gateway.server.broker.channel import CLOSED_WITHIN, LinkChannel, ignore_confirm
 from gateway.server.broker.link import CLOSING_AT_ONCE, Link
 from gateway.server.client.bridge_context import BridgeContext
+from gateway.session.context import State
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.subscription import Subscription
 
@@ -22,7 +23,7 @@ from gateway.session.subscription import Subscription
 class ConsumingChannels:
     """A channel for each subscription, and one for declarations. ``pausable``: the session's pausable link."""
 
-    __slots__ = ("_by_subscription", "_context", "_control", "_is_dropping", "is_released", "pausable")
+    __slots__ = ("_by_subscription", "_context", "_control", "_is_dropping", "pausable")
 
     def __init__(self, context: BridgeContext) -> None:
         self._context = context
@@ -30,8 +31,6 @@ class ConsumingChannels:
         self._control: LinkChannel | None = None
         self.pausable = PausableLink(context, self._by_subscription.values())
         self._is_dropping = False
-        # True once the session has ended. Its channels then close after those of others.
-        self.is_released = False
 
     def get(self, subscription: Subscription) -> LinkChannel | None:
         """The channel of a subscription."""
@@ -161,6 +160,7 @@ class ConsumingChannels:
         self._control = None
         self._by_subscription.clear()
         remaining = iter(channels)
+        session = self._context.session
 
         async def close_remaining() -> None:
             for subscription, channel in remaining:
@@ -168,7 +168,7 @@ class ConsumingChannels:
                 if subscription is not None:
                     queue = to_delete_with(subscription)
                     is_counted = counts and subscription.mode is not AckMode.AUTO
-                async with channel.link.closing if self.is_released else nullcontext():
+                async with channel.link.closing if session.state is State.CLOSED else nullcontext():
                     await self.close(channel, queue, counts=is_counted)
 
         if len(channels) > 1:
