@@ -76,7 +76,7 @@ class StatsSnapshot:
     def _add(self, client: ClientConnection) -> None:
         stats, session = client.stats, client.session
         label = stats.label
-        if stats.is_started:
+        if session.login is not None:
             stats.add_to(self.totals[label])
         self.states[session.state.value] += 1
         if session.state is State.CLOSED:

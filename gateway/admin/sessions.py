@@ -62,7 +62,7 @@ SESSIONS: Final[Listing[ClientConnection]] = Listing(
         "peer": _peer,
         "transport": lambda client: client.stats.transport,
         "tls": lambda client: client.stats.is_encrypted,
-        "version": lambda client: client.session.version.decode() if client.stats.is_started else None,
+        "version": lambda client: client.session.version.decode() if client.session.login is not None else None,
         "state": lambda client: client.session.state.value,
         "connected_at": lambda client: moment(client.stats.connected_at),
         "heart_beat": lambda client: client.session.heartbeats.header.decode(),

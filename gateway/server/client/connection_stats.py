@@ -30,7 +30,7 @@ class ConnectionStats:
 
     __slots__ = (
         "_connected", "_held", "_journal", "_stats", "_timed", "bytes_in", "bytes_out", "connected_at", "host",
-        "is_greeted", "is_started", "label", "listener", "peer", "recorder", "session",
+        "is_greeted", "label", "listener", "peer", "recorder", "session",
     )  # fmt: skip
 
     def __init__(self, stats: GatewayStats, journal: Journal, session: Session, listener: Listener) -> None:
@@ -39,7 +39,7 @@ class ConnectionStats:
         self.bytes_in = self.bytes_out = 0
         self.recorder: Recorder | None = None
         self.label = NOT_LOGGED_IN
-        self.is_started = self.is_greeted = False
+        self.is_greeted = False
         # The client's address with port, and `Peer.host`; empty if unknown.
         self.peer = self.host = ""
         self._stats = stats
@@ -75,7 +75,6 @@ class ConnectionStats:
     def started(self) -> Recorder | None:
         """Note the login. Returns the session's recorder if its virtual host has a journal."""
         session = self.session
-        self.is_started = True
         # A client that omits CONNECT never gets CONNECTED, even if it sends a CONNECT later.
         self.is_greeted = not session.traffic.commands.keys().isdisjoint(_CONNECT)
         self.label = self._stats.label(session.settings.name)
