@@ -165,11 +165,6 @@ class ClientConnection(StompProtocol):
         return self.session.settings.max_frame_size
 
     @property
-    def listener(self) -> Listener:
-        """The listener's settings when the client connected."""
-        return self._listener
-
-    @property
     def is_closed(self) -> bool:
         """Whether the session has ended."""
         return self._state is _OVER

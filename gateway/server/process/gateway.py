@@ -207,7 +207,7 @@ class Gateway(Served):
         self.tls_contexts.keep_upstreams(upstreams)
         self.log_limits.configure(config.logging)
         self.limits.configure(config.failed_logins)
-        gone = [client for client in self.clients if client.listener.address in changes.closed]
+        gone = [client for client in self.clients if client.stats.listener.address in changes.closed]
         if gone:
             log.info("draining", sessions=len(gone), listeners=list(map(str, changes.closed)))
             _ = self._spawn(drain_clients(gone, config.drain_spread), name="drain of closed listeners")
