@@ -50,14 +50,18 @@ SLOW_CLIENT: Final = "slow client"
 """A reason not to read: the link serves one session, and its client is slow."""
 
 
-class LinkUser(FaultOwner, Protocol):
-    """The bridge of a session that uses a link."""
+class WindowUser(FaultOwner, Protocol):
+    """The bridge of a session that publishes on a link."""
 
     def window_full(self) -> None:
         """Stop publishing for now."""
 
     def window_open(self) -> None:
         """Continue to publish."""
+
+
+class LinkUser(WindowUser, Protocol):
+    """The bridge of a session that uses a link."""
 
     def flush_batch(self) -> None:
         """Write the output of one read."""
@@ -78,11 +82,11 @@ class _Window(Protocol):
     @property
     def channels(self) -> int: ...
 
-    def enter(self, user: LinkUser) -> None: ...
+    def enter(self, user: WindowUser) -> None: ...
 
-    def published(self, user: LinkUser, size: int) -> None: ...
+    def published(self, user: WindowUser, size: int) -> None: ...
 
-    def leave(self, user: LinkUser) -> None: ...
+    def leave(self, user: WindowUser) -> None: ...
 
 
 class _ChannelCallbacks(FaultOwner, Protocol):

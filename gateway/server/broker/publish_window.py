@@ -14,7 +14,7 @@ from typing import Final
 
 from gateway.server.broker.broker_errors import UpstreamError
 from gateway.server.broker.channel import LinkChannel
-from gateway.server.broker.link import Link, LinkUser
+from gateway.server.broker.link import Link, WindowUser
 from gateway.server.fault_boundary import guarded
 
 # The size of the window in bytes: at first, at least, at most, and at least while only one session publishes on the
@@ -44,7 +44,7 @@ class PublishWindow:
         self._in_flight = self._unmarked = 0
         self._channel: LinkChannel | None = None
         # Sessions that are held, in the order in which they will be released.
-        self._waiting: deque[LinkUser] = deque()
+        self._waiting: deque[WindowUser] = deque()
 
     @property
     def channels(self) -> int:
@@ -55,7 +55,7 @@ class PublishWindow:
     def _window(self) -> int:
         return self._size if len(self._link.users) > 1 else max(self._size, _ALONE)
 
-    def published(self, user: LinkUser, size: int) -> None:
+    def published(self, user: WindowUser, size: int) -> None:
         """Note that a session has written ``size`` bytes. This may hold it. HOT: once per batch."""
         self._in_flight += size
         self._unmarked += size
@@ -67,7 +67,7 @@ class PublishWindow:
                 self._waiting.append(user)
                 user.window_full()
 
-    def enter(self, user: LinkUser) -> None:
+    def enter(self, user: WindowUser) -> None:
         """Hold a session that is about to write much, if the window is full."""
         if self._in_flight > self._window:
             # Perhaps no marker is under way: the window shrinks when another session joins the link.
@@ -76,7 +76,7 @@ class PublishWindow:
                 self._waiting.append(user)
                 user.window_full()
 
-    def leave(self, user: LinkUser) -> None:
+    def leave(self, user: WindowUser) -> None:
         """Note that a session no longer publishes on the link."""
         if user in self._waiting:
             self._waiting.remove(user)
