@@ -32,6 +32,8 @@ from gateway.stomp.decoder import Decoder, FrameLimits
 from tests.support.virtual_time import run_in_virtual_time
 
 _LATENCY = 0.001
+BEFORE_ANSWERS = _LATENCY / 2
+"""A pause in seconds in which methods reach the broker, but no answers come back."""
 _LIMITS = FrameLimits(frame=65536)
 
 

@@ -248,7 +248,7 @@ class Link:
     @property
     def has_room(self) -> bool:
         """Whether another session may open a channel on this link."""
-        return self.closed is None and not self.is_draining and not self._is_full
+        return self.closed is None and not self.is_draining and not self.is_full
 
     @property
     def is_idle(self) -> bool:
@@ -256,7 +256,8 @@ class Link:
         return not self.channels and not self.exclusive_queues
 
     @property
-    def _is_full(self) -> bool:
+    def is_full(self) -> bool:
+        """Whether the broker allows no further channel."""
         return len(self._channels) >= self.tuning.channel_max
 
     def add_channel(self, channel: _ChannelCallbacks) -> int:
@@ -267,7 +268,7 @@ class Link:
             UpstreamError: the broker allows no further channel.
         """
         self._open_connection()
-        if self._is_full:
+        if self.is_full:
             most = self.tuning.channel_max
             text = f"NOT_ALLOWED - number of channels opened ({most}) has reached the negotiated channel_max ({most})"
             raise UpstreamError(NOT_ALLOWED, text)

@@ -63,7 +63,7 @@ class _SharedLogin:
         self.passcode_hash = passcode_hash
         self.links = links
         self.accepted_at = -1.0
-        self.check = SharedTask()
+        self.check = SharedTask[None]()
 
 
 class LinkDrain:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -15,7 +16,7 @@ from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link import Link
 from gateway.server.broker.publish_window import PublishWindow
 from gateway.server.broker.queue_watch import QueueWatch
-from gateway.server.broker.redial import DialSlots, Redial
+from gateway.server.broker.redial import DialSlots, Redial, SharedTask
 from gateway.session.connect import renews_tokens
 
 # After a loss, the number of sessions of one login that restore their channels at the same time.
@@ -73,7 +74,8 @@ class LoginLinks:
         # A link that was opened to check the login, and has no channels yet.
         self._unused: Link | None = None
         self._pausable: list[Link] = []
-        self._opening: dict[str, asyncio.Future[Link]] = {}
+        # By purpose.
+        self._dials: dict[str, SharedTask[Link]] = {}
         # When a draining link may next be replaced, on the event loop's clock; infinite if a broker refused the login.
         self._replace_at = 0.0
         # When a link to which publishers may move may next be dialled, on the same clock.
@@ -155,9 +157,10 @@ class LoginLinks:
         """
         if self.all:
             return
-        if self._opening:
+        under_way = next((purpose for purpose, dial in self._dials.items() if dial.task is not None), None)
+        if under_way is not None:
             # The link of another dial would only be closed again.
-            await asyncio.shield(next(iter(self._opening.values())))
+            await self._dialled(under_way)
         else:
             await self._redial.answered()
 
@@ -245,27 +248,23 @@ class LoginLinks:
         for link in links:
             if link.has_room:
                 return link
-        opening = self._opening.get(purpose)
-        if opening is not None:
-            await asyncio.shield(opening)
-            return await self._link_with_room(purpose)
         unused, self._unused = self._unused, None
         if unused is not None and unused.has_room:
             unused.purpose = purpose
             links.append(unused)
             return unused
-        self._opening[purpose] = opening = asyncio.get_running_loop().create_future()
-        try:
-            link = await self._open(purpose, self._client, self._session, one_by_one=one_by_one)
-            links.append(link)
-            opening.set_result(link)
-        except BaseException as error:
-            opening.set_exception(_for_others(error))
-            # Mark it as retrieved, because perhaps no other session waits.
-            opening.exception()
-            raise
-        finally:
-            del self._opening[purpose]
+        link = await self._dialled(purpose, one_by_one=one_by_one)
+        # So many sessions may have waited for it that it has no number left for another channel.
+        return await self._link_with_room(purpose) if link.is_full else link
+
+    async def _dialled(self, purpose: str, *, one_by_one: bool = False) -> Link:
+        """Dial, or wait for the dial under way, and return the link."""
+        dial = self._dials.setdefault(purpose, SharedTask())
+        return await dial.done(partial(self._dial, purpose, one_by_one), f"dial to {purpose}")
+
+    async def _dial(self, purpose: str, one_by_one: bool) -> Link:
+        link = await self._open(purpose, self._client, self._session, one_by_one=one_by_one)
+        self._links[purpose].append(link)
         return link
 
     async def _open(self, purpose: str, client: str, session: str, *, one_by_one: bool = False) -> Link:
@@ -331,12 +330,3 @@ class LoginLinks:
         links = [*self.all, *([] if self._unused is None or self._unused in self.all else [self._unused])]
         self._links, self._unused = {purpose: [] for purpose in _PURPOSES}, None
         await asyncio.gather(*(link.close() for link in links))
-
-
-def _for_others(error: BaseException) -> UpstreamError:
-    """The error of a failed dial for the other sessions that waited for it."""
-    if isinstance(error, LinkDownError):
-        return LinkDownError(error.code, error.text, error.detail)
-    if isinstance(error, UpstreamError):
-        return UpstreamError(error.code, error.text)
-    return LinkDownError(CONNECTION_FORCED, "the link was not opened")

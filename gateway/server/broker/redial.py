@@ -10,7 +10,7 @@ import random
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import ExitStack, asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from gateway.server.broker.broker_errors import LinkDownError
 
@@ -106,29 +106,36 @@ class Backoff:
         self._ended_at = now
 
 
-class SharedTask:
+_Result = TypeVar("_Result")
+
+
+class SharedTask(Generic[_Result]):
     """Work that several callers wait for. If all of them are cancelled, so is the work."""
 
     def __init__(self) -> None:
-        self.task: asyncio.Task[None] | None = None
+        # The work, while it is under way.
+        self.task: asyncio.Task[_Result] | None = None
         # The number of callers that wait.
         self.waiting = 0
 
-    async def done(self, begin: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        """Wait for the work under way, or begin it. Raises its errors."""
-        if self.task is None or self.task.done():
+    async def done(self, begin: Callable[[], Coroutine[Any, Any, _Result]], name: str) -> _Result:
+        """Wait for the work under way, or begin it. Returns its result, and raises its errors."""
+        if self.task is None:
             self.task = asyncio.create_task(begin(), name=name)
+            self.task.add_done_callback(self._ended)
         task = self.task
         self.waiting += 1
         try:
-            await asyncio.shield(task)
+            return await asyncio.shield(task)
         finally:
             self.waiting -= 1
-            if not self.waiting and not task.done():
+            if not self.waiting and task.cancel():
                 # A later caller begins again.
-                task.cancel()
-                if self.task is task:
-                    self.task = None
+                self._ended(task)
+
+    def _ended(self, task: asyncio.Task[_Result]) -> None:
+        if self.task is task:
+            self.task = None
 
 
 class Redial:
@@ -139,7 +146,7 @@ class Redial:
         self._slots = slots
         self._virtual_host = virtual_host
         self._backoff = Backoff()
-        self._dialling = SharedTask()
+        self._dialling = SharedTask[None]()
 
     async def answered(self) -> None:
         """Wait until a dial succeeds. All callers share it.

@@ -56,3 +56,41 @@ async def test_a_link_for_selectors_that_drains_is_replaced_by_another_one() -> 
     await links.replace(draining)
     assert links.is_replaced(draining)
     assert [link.purpose for link in broker.links] == ["consume", "select", "select"]
+
+
+async def test_a_dial_goes_on_for_the_others_when_the_session_that_began_it_ends() -> None:
+    broker = ScriptedBroker()
+    broker.link_latency = 0.01
+    links = LoginLinks(VirtualHost(name="/"), Credentials("guest", "guest"), broker.open_link)
+    first, other = (asyncio.create_task(links.consuming_channel()) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    channel = await other
+    assert [channel.link] == broker.links
+    assert first.cancelled()
+
+
+async def test_a_dial_ends_with_the_last_session_that_waits_for_it() -> None:
+    cancelled = asyncio.Event()
+
+    async def open_link(*_: object) -> Link:
+        try:
+            return await asyncio.Future()
+        finally:
+            cancelled.set()
+
+    links = LoginLinks(VirtualHost(name="/"), Credentials("guest", "guest"), open_link)
+    dialling = [asyncio.create_task(links.consuming_channel()) for _ in range(2)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for each in dialling:
+        each.cancel()
+    await cancelled.wait()
+
+
+async def test_sessions_that_find_no_room_on_a_link_they_waited_for_get_another_one() -> None:
+    broker = ScriptedBroker()
+    broker.link_latency, broker.channel_max = 0.01, 2
+    links = LoginLinks(VirtualHost(name="/"), Credentials("guest", "guest"), broker.open_link)
+    channels = await asyncio.gather(*(links.consuming_channel() for _ in range(5)))
+    assert [sum(channel.link is link for channel in channels) for link in broker.links] == [2, 2, 1]

@@ -12,7 +12,14 @@ from pamqp.base import Frame
 
 from gateway.server.broker.link import Link
 from gateway.session.context import Hold
-from tests.support.scripted_broker import BridgedClient, ScriptedBroker, answer_without_queue, play, usual_answer
+from tests.support.scripted_broker import (
+    BEFORE_ANSWERS,
+    BridgedClient,
+    ScriptedBroker,
+    answer_without_queue,
+    play,
+    usual_answer,
+)
 
 SUBSCRIBE = "SUBSCRIBE\nid:1\ndestination:/queue/x\n\n"
 
@@ -27,10 +34,9 @@ def receipts(client: BridgedClient) -> list[int]:
 
 def test_subscribes_in_a_row_reach_the_broker_together() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
-        await client.say(*subscribes(3), seconds=0)
-        await asyncio.sleep(0)
-        # The broker has answered nothing yet.
+        await client.say(*subscribes(3), seconds=BEFORE_ANSWERS)
         assert broker.methods.count("Basic.Consume") == 3
+        assert receipts(client) == []
         await asyncio.sleep(1)
         assert receipts(client) == [0, 1, 2]
 

@@ -6,7 +6,7 @@ import pamqp.frame
 from pamqp import body, commands, header
 
 from gateway.config.virtual_host import VirtualHost
-from tests.support.scripted_broker import BridgedClient, ScriptedBroker, play, usual_answer
+from tests.support.scripted_broker import BEFORE_ANSWERS, BridgedClient, ScriptedBroker, play, usual_answer
 
 
 def _delivery(channel: int) -> bytes:
@@ -46,7 +46,7 @@ def test_a_session_that_leaves_a_link_takes_a_slot_only_until_it_has_left() -> N
         [old] = [link for link in broker.links if link.purpose == "publish"]
         old.drain()
         leaving = asyncio.ensure_future(client.bridge.leave(old))
-        await asyncio.sleep(0)
+        await asyncio.sleep(BEFORE_ANSWERS)
         await client.say(*("SUBSCRIBE\nid:1\ndestination:/queue/q\n\n", "UNSUBSCRIBE\nid:1\n\n") * 1000, seconds=0)
         await leaving
         assert not old.channels
