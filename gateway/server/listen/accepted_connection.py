@@ -6,7 +6,6 @@ import socket
 import struct
 from asyncio import BaseTransport
 from asyncio.trsock import TransportSocket
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,18 +69,20 @@ class Peer:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class AcceptedConnection:
-    """A connection that a listener has accepted.
+    """A connection that a listener has accepted, here without limits. Further calls of its methods do nothing.
 
-    ``accepted_at``: in seconds on the event loop's clock. ``log_limiter``: the listener's. Call ``on_closed`` when the
-    connection is closed, and ``on_login`` after the login, with whether the client has links of its own. Further calls
-    do nothing. ``connection``: its key in the listener's counts.
+    ``peer``: until the PROXY header has come, the proxy. ``accepted_at``: in seconds on the event loop's clock.
+    ``log_limiter``: the listener's.
     """
 
     peer: Peer
     accepted_at: float
     log_limiter: LogRateLimiter
-    on_closed: Callable[[], None] = lambda: None
-    on_login: Callable[[bool], None] = lambda _: None
-    connection: object = None
+
+    def on_login(self, dedicated: bool) -> None:
+        """Note that the client has logged in. ``dedicated``: it has links of its own."""
+
+    def on_closed(self) -> None:
+        """Note that the connection is closed."""

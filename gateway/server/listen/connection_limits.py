@@ -19,7 +19,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 from gateway.config.listener_settings import Listener
 from gateway.server.client_address import network_of
@@ -68,7 +68,7 @@ class ConnectionLimits:
         # Connections of this process that are open.
         self.open = 0
 
-    def accept(self, settings: Listener, peer: Peer, now: float) -> AcceptedConnection:
+    def accept(self, settings: Listener, peer: Peer, now: float) -> CountedConnection:
         """Count a connection until it is closed. ``now`` is in seconds.
 
         Raises:
@@ -80,22 +80,21 @@ class ConnectionLimits:
             self._refused[Refusal.DESCRIPTORS] += 1
             raise TooManyConnectionsError("The gateway", self.descriptors.clients)
         self.open += 1
-        counted = _Counted(self, [key])
-        return AcceptedConnection(peer, now, self._log_limiter, counted.closed, counted.logged_in, counted)
+        return CountedConnection(peer, now, self._log_limiter, self, [key])
 
-    def admit(self, settings: Listener, accepted: AcceptedConnection) -> None:
+    def admit(self, settings: Listener, accepted: CountedConnection) -> None:
         """Count a connection for its address, and once more until the client has logged in.
 
         Raises:
             TooManyConnectionsError: it exceeds `max_connections_per_address` or `max_unauthenticated_per_address`.
         """
-        address, counted = network_of(accepted.peer.host), cast(_Counted, accepted.connection)
+        address = network_of(accepted.peer.host)
         whose = f"The address {address}"
         most = settings.max_connections_per_address
         if most is not None:
-            counted.keys.append(self._enter(f"all of {address}", most, Refusal.ADDRESS, whose))
+            accepted.keys.append(self._enter(f"all of {address}", most, Refusal.ADDRESS, whose))
         most = settings.max_unauthenticated_per_address
-        counted.key_until_login = self._enter(f"of {address}", most, Refusal.ADDRESS, whose)
+        accepted.key_until_login = self._enter(f"of {address}", most, Refusal.ADDRESS, whose)
 
     def _enter(self, which: str, most: int | None, reason: Refusal, whose: str) -> Key:
         """Count a connection, of all or of an address, if there are fewer than ``most``. Returns its key."""
@@ -109,21 +108,21 @@ class ConnectionLimits:
         raise TooManyConnectionsError(whose, most)
 
 
-class _Counted:
-    """A connection that is counted while it is open, under ``keys``. Further calls of both methods do nothing."""
+@dataclass(slots=True, eq=False)
+class CountedConnection(AcceptedConnection):
+    """A connection that is counted while it is open.
 
-    __slots__ = ("_dedicated", "_limits", "key_until_login", "keys")
+    ``keys``: of its listener, and of its address if that has a limit; empty when it is closed.
+    """
 
-    def __init__(self, limits: ConnectionLimits, keys: list[Key]) -> None:
-        self._limits = limits
-        # Of its listener, and of its address if that has a limit. Empty when it is closed.
-        self.keys = keys
-        self.key_until_login: Key | None = None
-        # Whether the client has links of its own; None before its login.
-        self._dedicated: bool | None = None
+    _limits: ConnectionLimits
+    keys: list[Key]
+    key_until_login: Key | None = None
+    # Whether the client has links of its own; None before its login.
+    _dedicated: bool | None = None
 
-    def logged_in(self, dedicated: bool) -> None:
-        """Stop counting it among the connections without a login. ``dedicated``: it has links of its own."""
+    def on_login(self, dedicated: bool) -> None:
+        """Stop counting it among the connections without a login."""
         if self._dedicated is not None:
             return
         self._dedicated = dedicated
@@ -132,12 +131,12 @@ class _Counted:
         if self._limits.descriptors is not None:
             self._limits.descriptors.client_logged_in(dedicated=dedicated)
 
-    def closed(self) -> None:
+    def on_closed(self) -> None:
         """Stop counting it."""
         keys, self.keys = self.keys, []
         if not keys:
             return
-        self.logged_in(False)
+        self.on_login(False)
         self._limits.open -= 1
         for key in keys:
             self._limits.counts.remove(key)

@@ -23,7 +23,12 @@ from gateway.server.counts import Counts
 from gateway.server.descriptors import Descriptors
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.listen.address_checks import AddressChecks, AddressRefusedError, LockOuts
-from gateway.server.listen.connection_limits import ConnectionLimits, Handshakes, TooManyConnectionsError
+from gateway.server.listen.connection_limits import (
+    ConnectionLimits,
+    CountedConnection,
+    Handshakes,
+    TooManyConnectionsError,
+)
 from gateway.server.listen.listening_sockets import Bind, WatchedSocket, bound, listen, permit
 from gateway.server.listen.proxy_protocol import ProxyHeaderError, bytes_missing, parse_header
 from gateway.server.listen.tls import handshake_failure
@@ -186,20 +191,20 @@ class OpenListener:
     async def _has_room(self, host: str) -> bool:
         return await self._handshakes.has_room(self._limits.counts.share(self.settings.max_handshakes), host)
 
-    def _begin(self, connection: socket.socket, accepted: AcceptedConnection) -> None:
+    def _begin(self, connection: socket.socket, accepted: CountedConnection) -> None:
         """Prepare a connection in a task."""
         task = self._spawn(self._connect(connection, accepted, self._treatment), self._tasks)
-        self._handshakes.begin(accepted.connection, task, accepted.peer.host)
+        self._handshakes.begin(accepted, task, accepted.peer.host)
 
         def done(task: asyncio.Task[None]) -> None:
-            self._handshakes.end(accepted.connection)
+            self._handshakes.end(accepted)
             if task.cancelled():
                 # Not in the task, because a task that is cancelled before it runs never reaches its `finally`.
                 _drop(connection, accepted)
 
         task.add_done_callback(done)
 
-    async def _accept(self, listening: WatchedSocket) -> tuple[socket.socket, AcceptedConnection]:
+    async def _accept(self, listening: WatchedSocket) -> tuple[socket.socket, CountedConnection]:
         """Wait for a connection that may come in."""
         while True:
             try:
@@ -221,15 +226,15 @@ class OpenListener:
                 except Exception as error:  # noqa: BLE001 - as in `_connect`
                     self._fail(connection, error)
 
-    async def _connect(self, connection: socket.socket, accepted: AcceptedConnection, treatment: _Treatment) -> None:
+    async def _connect(self, connection: socket.socket, accepted: CountedConnection, treatment: _Treatment) -> None:
         """Read the PROXY header, do the TLS handshake, and begin. A failure ends this connection only."""
         deadline = accepted.accepted_at + treatment.settings.login_timeout
         try:
             if treatment.settings.proxy_protocol:
                 peer = await self._peer_behind_proxy(connection, deadline)
-                accepted = replace(accepted, peer=peer or replace(accepted.peer, is_proxy=True))
+                accepted.peer = peer or replace(accepted.peer, is_proxy=True)
                 treatment.addresses.check_client(accepted.peer)
-                self._handshakes.is_from(accepted.connection, accepted.peer.host)
+                self._handshakes.is_from(accepted, accepted.peer.host)
             self._limits.admit(treatment.settings, accepted)
             await self._make_transport(connection, accepted, treatment, deadline)
         except ProxyHeaderError as error:
