@@ -201,15 +201,13 @@ class GatewayStats:
     """The counters of all virtual hosts. ``names``: their keys in the configuration."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._names = frozenset(names)
         self.connections_refused = Counter(dict.fromkeys(map(str, Refusal), 0))
         """Connections that listeners refused, or ended for others, by the reason."""
         self.hosts: dict[str, VirtualHostStats] = {name: VirtualHostStats() for name in (*names, NOT_LOGGED_IN)}
 
     def add_hosts(self, names: Iterable[str]) -> None:
         """Add virtual hosts of another configuration. Others stay, because counters must not disappear."""
-        self._names |= frozenset(names)
-        for name in self._names:
+        for name in names:
             self.hosts.setdefault(name, VirtualHostStats())
 
     def count_ended(self) -> int:
@@ -218,11 +216,11 @@ class GatewayStats:
 
     def label(self, virtual_host: str) -> str:
         """The label of a virtual host's name."""
-        return virtual_host if virtual_host in self._names else PASS_THROUGH
+        return virtual_host if virtual_host in self.hosts else PASS_THROUGH
 
-    def host(self, label: str) -> VirtualHostStats:
-        """The counters of a virtual host, by its label."""
-        return self.hosts[label]
+    def host(self, virtual_host: str) -> VirtualHostStats:
+        """The counters of a virtual host, by its name. By its label, they are in ``hosts``."""
+        return self.hosts[self.label(virtual_host)]
 
     def past(self) -> dict[str, Stats]:
         """A copy of the totals by label, to which open sessions can be added.

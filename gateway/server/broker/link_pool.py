@@ -167,7 +167,7 @@ class LinkPool:
             self.descriptors.link_gone(is_own=bool(session))
             raise
         link.opened_at = self._journal.clock.time
-        self._stats.host(self._stats.label(link.virtual_host)).links_opened += 1
+        self._stats.host(link.virtual_host).links_opened += 1
         if link.closed is None:
             self.links.add(link)
             link.on_closed = self._link_closed
@@ -181,7 +181,7 @@ class LinkPool:
         self.alarms.link_closed(link)
         self.descriptors.link_gone(is_own=bool(link.client_properties.session))
         if not link.is_closing:
-            self._stats.host(self._stats.label(link.virtual_host)).links_lost += 1
+            self._stats.host(link.virtual_host).links_lost += 1
             if link.was_cut:
                 is_last = all(other.broker != link.broker for other in self.links)
                 self.dialer.link_cut(link.broker, is_last=is_last)

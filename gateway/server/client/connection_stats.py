@@ -78,7 +78,7 @@ class ConnectionStats:
         # A client that omits CONNECT never gets CONNECTED, even if it sends a CONNECT later.
         self.is_greeted = not session.traffic.commands.keys().isdisjoint(_CONNECT)
         self.label = self._stats.label(session.settings.name)
-        self._stats.host(self.label).started[session.version.decode(), self.transport] += 1
+        self._stats.hosts[self.label].started[session.version.decode(), self.transport] += 1
         self.recorder = self._journal.recorder(session, self._connected, self.host, tls=self.is_encrypted)
         return self.recorder
 
@@ -92,7 +92,7 @@ class ConnectionStats:
         if self._timed is not None:
             sequence, sent_at = self._timed
             if sequence not in confirms:
-                self._stats.host(self.label).latencies.add(self._journal.clock.now - sent_at)
+                self._stats.hosts[self.label].latencies.add(self._journal.clock.now - sent_at)
                 self._timed = None
         elif confirms.last_sequence in confirms:
             self._timed = (confirms.last_sequence, self._journal.clock.now)
@@ -101,7 +101,7 @@ class ConnectionStats:
         if self.recorder is not None:
             self.recorder.look(holds)
         if holds != self._held:
-            begun = self._stats.host(self.label).holds
+            begun = self._stats.hosts[self.label].holds
             for hold in holds - self._held:
                 begun[hold.value] += 1
             self._held = holds.copy()
@@ -113,7 +113,7 @@ class ConnectionStats:
 
     def failed(self, error: StompError) -> None:
         """Count an ERROR frame."""
-        self._stats.host(self.label).errors[error_code(error)] += 1
+        self._stats.hosts[self.label].errors[error_code(error)] += 1
         if self.recorder is not None:
             self.recorder.failed(error)
         else:
@@ -128,7 +128,7 @@ class ConnectionStats:
 
     def count_end(self, reason: CloseReason | None) -> None:
         """Add the counters to the virtual host's, at the end of the session."""
-        host = self._stats.host(self.label)
+        host = self._stats.hosts[self.label]
         self.add_to(host.totals)
         host.ended[reason.value if reason else "unknown"] += 1
 

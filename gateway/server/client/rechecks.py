@@ -124,8 +124,7 @@ class Rechecks:
         finally:
             if login.sessions:
                 self._schedule(login, min(login.interval, _CONFIRMED_AFTER) if login.doubted else login.interval)
-            host = self._stats.host(self._stats.label(login.links.virtual_host.name))
-            host.rechecks[result] += 1
+            self._stats.host(login.links.virtual_host.name).rechecks[result] += 1
 
     async def _ask(self, login: _Login) -> str:
         """Ask about the login and its sessions' subscriptions. Returns the result, a label value of the metric."""
