@@ -211,6 +211,7 @@ class ConnectHandler:
         self._context = context
         self._product = product
         self._resolve = resolve
+        # The CONNECT about which the broker is asked.
         self._request: ConnectRequest | None = None
 
     def connect(self, frame: Frame) -> None:
@@ -256,8 +257,7 @@ class ConnectHandler:
     def logged_in(self, event: ops.LoggedIn) -> bool:
         """Complete the login that the broker accepted. Returns whether the session is connected: a check may fail."""
         request, context = self._request, self._context
-        if request is None or context.state is not State.AUTHENTICATING:
-            context.operation_done()
+        if request is None:
             return False
         try:
             self.heartbeats = request.accept(is_local=self.client.is_local)
@@ -308,14 +308,14 @@ class ConnectHandler:
 
         It also closes if the client omitted CONNECT.
         """
-        error.refused_login = refused
         request, self._request = self._request, None
+        if request is None:
+            return
+        error.refused_login = refused
         context = self._context
         frame = context.operation_done(failed=True)
-        if context.state is not State.AUTHENTICATING:
-            return
         context.move(State.CONNECTING)
-        if request is not None and request.is_implicit and error.close is None:
+        if request.is_implicit and error.close is None:
             error = error_frames.closed_for(error, CloseReason.LOGIN_REFUSED)
         context.fail(error, context.receipt_of(frame))
 

@@ -67,8 +67,8 @@ READING: Final = frozenset((State.CONNECTING, State.CONNECTED))
 
 # The states that may follow each state.
 MOVES: Final = {
-    State.CONNECTING: frozenset((State.AUTHENTICATING, State.DRAINING, State.CLOSED)),
-    State.AUTHENTICATING: frozenset((State.CONNECTING, State.CONNECTED, State.DRAINING, State.CLOSED)),
+    State.CONNECTING: frozenset((State.AUTHENTICATING, State.CLOSED)),
+    State.AUTHENTICATING: frozenset((State.CONNECTING, State.CONNECTED, State.CLOSED)),
     State.CONNECTED: frozenset((State.DRAINING, State.CLOSED)),
     State.DRAINING: frozenset((State.CLOSED,)),
     State.CLOSED: frozenset[State](),
