@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from contextlib import suppress
 from functools import partial
 
 from gateway.amqp.codec import CONSUME
@@ -92,13 +93,10 @@ class Consumers:
         await self._channels.close(channel)
         if declared is None or isinstance(refusal, LinkDownError) or declared.durable or not declared.auto_delete:
             return
-        cleaner = await self._context.links.consuming_channel()
-        try:
-            await cleaner.delete_queue(declared.name, if_idle=True)
-        except UpstreamError:
-            pass
-        finally:
-            await cleaner.close()
+        link = await self._context.links.consuming_link()
+        with suppress(UpstreamError):
+            async with LinkChannel.opened(link) as cleaner:
+                await cleaner.delete_queue(declared.name, if_idle=True)
 
     async def restore(self, operation: ops.Subscribe) -> ops.Subscribed:
         """Start a lost consumer again. Raises as ``start`` does."""
