@@ -27,14 +27,15 @@ _CALM: Final = 5
 class BulkSender:
     """Measures one session that has filled a publish window. Times are in seconds, on a monotonic clock."""
 
-    __slots__ = ("_calm", "_held", "_held_at", "_is_held", "_moved_at", "_open_at", "_published", "_traffic")
+    __slots__ = ("_calm", "_held", "_held_at", "_moved_at", "_open_at", "_published", "_traffic")
 
     def __init__(self, traffic: SessionTraffic) -> None:
         self._traffic = traffic
-        # When it was last held and released, when it last moved, and the seconds that it was held without a pause.
-        self._held_at = self._open_at = self._moved_at = float("-inf")
+        # Since when it is held; None if it is not. When it was last released, and when it last moved.
+        self._held_at: float | None = None
+        self._open_at = self._moved_at = float("-inf")
+        # The seconds that it was held without a pause.
         self._held = 0.0
-        self._is_held = False
         # The sums at the last call of _published_since, and the number of seconds with little traffic.
         self._published = self._total()
         self._calm = 0
@@ -51,7 +52,6 @@ class BulkSender:
     def window_full(self, now: float) -> bool:
         """Note that the session is held on a shared link. Returns whether it should move to a bulk link now."""
         self._held_at = now
-        self._is_held = True
         if now - self._open_at > _PAUSE:
             self._held = 0.0
         messages, size = self._published_since()
@@ -67,10 +67,9 @@ class BulkSender:
 
     def window_open(self, now: float) -> None:
         """Note that the session is released."""
-        if self._is_held:
-            self._is_held = False
+        if self._held_at is not None:
             self._held += now - self._held_at
-            self._open_at = now
+            self._held_at, self._open_at = None, now
 
     def is_calm(self) -> bool:
         """Whether it has sent little for a while. Call it about once a second while it uses a bulk link."""
