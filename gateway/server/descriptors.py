@@ -73,7 +73,7 @@ class Descriptors:
     """Counts the clients and links of one process, and decides whether there is room for another."""
 
     def __init__(self, log_limiter: LogRateLimiter) -> None:
-        self._clients = 0
+        self.clients = 0
         # Clients that may soon open a link, or two dedicated ones.
         self._logging_in = 0
         # Clients with dedicated links.
@@ -113,19 +113,14 @@ class Descriptors:
         """The most clients while few links are open; if links may be dedicated, while all of them are."""
         return max(1, (self._clients_and_links - self._spare_links) // self._each)
 
-    @property
-    def clients(self) -> int:
-        """The number of clients."""
-        return self._clients
-
     def client_came(self, address: str) -> bool:
         """Count an accepted client, until it has gone. Returns False if it must be refused."""
         own_links = (self._logging_in + self._dedicated) * (self._each - 1)
-        taken = self._clients + self._links + max(self._logging_in + self._own_links, own_links)
-        if self._clients and taken + self._each > self._clients_and_links - self._spare_links:
+        taken = self.clients + self._links + max(self._logging_in + self._own_links, own_links)
+        if self.clients and taken + self._each > self._clients_and_links - self._spare_links:
             self._tell(address=address)
             return False
-        self._clients += 1
+        self.clients += 1
         self._logging_in += 1
         return True
 
@@ -136,12 +131,12 @@ class Descriptors:
 
     def client_gone(self, *, dedicated: bool) -> None:
         """Note that a client has gone, after `client_logged_in`."""
-        self._clients -= 1
+        self.clients -= 1
         self._dedicated -= dedicated
 
     def link_begins(self, *, is_own: bool = False) -> bool:
         """Count a link until it is gone. Returns False if it must not be opened. ``is_own``: of one session."""
-        if self._clients + self._links + self._own_links >= self._clients_and_links:
+        if self.clients + self._links + self._own_links >= self._clients_and_links:
             self._tell()
             return False
         self._links += not is_own
@@ -154,7 +149,7 @@ class Descriptors:
         self._own_links -= is_own
 
     def _tell(self, **details: object) -> None:
-        counts = {"limit": self.limit, "clients": self._clients, "links": self._links + self._own_links}
+        counts = {"limit": self.limit, "clients": self.clients, "links": self._links + self._own_links}
         self._log_limiter.warning("too few file descriptors", **details, **counts, hint=_HOW_TO_RAISE)
 
 
