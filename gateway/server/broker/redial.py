@@ -132,6 +132,8 @@ class SharedTask(Generic[_Result]):
             if not self.waiting and task.cancel():
                 # A later caller begins again.
                 self._ended(task)
+            # An error refers to this frame: with the task, which has the error, it would be a reference cycle.
+            del task
 
     def _ended(self, task: asyncio.Task[_Result]) -> None:
         if self.task is task:

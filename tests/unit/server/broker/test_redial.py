@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import weakref
 
 import pytest
 
-from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
-from gateway.server.broker.redial import Backoff, DialSlots, Redial
+from gateway.server.broker.broker_errors import ACCESS_REFUSED, LinkDownError, UpstreamError
+from gateway.server.broker.redial import Backoff, DialSlots, Redial, SharedTask
 from tests.support.deadline import until, within
 from tests.support.virtual_time import run_in_virtual_time
 
@@ -230,3 +232,25 @@ def test_pauses_of_a_redial_that_was_given_up_are_forgotten() -> None:
 def short_pauses(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     if "pauses" not in request.node.name:
         monkeypatch.setattr("gateway.server.broker.redial._FIRST_PAUSE", 0.02)
+
+
+async def test_an_error_keeps_none_of_those_who_waited_in_memory() -> None:
+    """An error refers to the frames that it came through, and only a garbage collection would free a cycle."""
+    shared, gone = SharedTask[None](), list[weakref.ref[Backoff]]()
+
+    async def work() -> None:
+        await asyncio.sleep(0)
+        raise UpstreamError(ACCESS_REFUSED, "refused")
+
+    async def wait() -> None:
+        mine = Backoff()
+        gone.append(weakref.ref(mine))
+        with contextlib.suppress(UpstreamError):
+            await shared.done(work, "work")
+
+    gc.disable()
+    try:
+        await asyncio.gather(wait(), wait(), wait())
+        assert [each() for each in gone] == [None] * 3
+    finally:
+        gc.enable()
