@@ -1,4 +1,4 @@
-"""TLS toward servers, broker and gateway alike."""
+"""TLS contexts for connections to servers: brokers, and gateways."""
 
 from __future__ import annotations
 

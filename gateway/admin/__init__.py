@@ -1,1 +1,1 @@
-"""The admin listener and what it shows; and the parts of the terminal commands that ask it."""
+"""The admin listener: metrics, health, API and status page over HTTP; and the terminal commands that ask it."""

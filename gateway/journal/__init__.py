@@ -1,1 +1,1 @@
-"""The traffic journal: what every session did, one line each, for people and for the pipeline."""
+"""The traffic journal: lines about what sessions do, for people and for the pipeline."""

@@ -1,1 +1,1 @@
-"""From the configuration of RabbitMQ's STOMP plugins to one of the gateway."""
+"""Translates the configuration of RabbitMQ's STOMP plugins into one of the gateway."""

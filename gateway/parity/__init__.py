@@ -1,1 +1,1 @@
-"""STOMP transcripts, played against RabbitMQ's STOMP plugin and against the gateway."""
+"""Plays STOMP transcripts on RabbitMQ's STOMP plugin and on the gateway, and compares what both did."""

@@ -1,1 +1,1 @@
-"""The pipeline: from the journals of any number of gateways to tables and a report. Needs the extra ``pipeline``."""
+"""Turns journals and RabbitMQ streams into tables and a report, and sends archived messages again. Needs its extra."""

@@ -1,6 +1,6 @@
 """STOMP headers to AMQP properties, and back.
 
-Both happen once per header block, and are cached: for SEND in `CachedPublish`, for MESSAGE in `Subscription`.
+Both happen once per header block, and are cached: for SEND in `CachedPublish`, for MESSAGE in `MessageHeaders`.
 """
 
 from __future__ import annotations

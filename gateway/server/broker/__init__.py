@@ -1,1 +1,1 @@
-"""The broker side: AMQP connections, their channels, and declarations of queues."""
+"""The broker side: the choice of a broker, AMQP connections, their channels, and declarations of queues."""

@@ -1,1 +1,1 @@
-"""The process: start and orderly stop, readiness, logs, systemd."""
+"""The process: start, reload and orderly stop, workers, readiness, logs, systemd."""
