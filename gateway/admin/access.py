@@ -16,7 +16,7 @@ from gateway.config.listener_settings import AdminSettings
 from gateway.config.model import FailedLoginLimits
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, UpstreamError
 from gateway.server.broker.connector import Credentials
-from gateway.server.client.failed_logins import FailedLogins, TooManyFailedLoginsError
+from gateway.server.client.failed_logins import FailedLogins
 from gateway.server.listen.accepted_connection import Peer
 from gateway.server.listen.address_checks import LockOuts
 from gateway.server.stats import AdminLoginStats
@@ -68,23 +68,16 @@ class Guesses:
             TooManyFailedLoginsError: nobody looked, because too many logins have failed.
         """
 
-        def count() -> None:
+        async def failed(delay: float) -> None:
             self._stats.failed += 1
             self.lock_outs.login_failed(peer.host)
             self._stats.lock_outs = self.lock_outs.total
-
-        async def refused(seconds: float) -> None:
-            count()
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(delay)
 
         async def look() -> AdminUser:
             return await access.user(login, passcode)
 
-        try:
-            return await self._failed.guard(peer.host, _AdminListener(), Credentials(login, passcode), look, refused)
-        except TooManyFailedLoginsError:
-            count()
-            raise
+        return await self._failed.guard(peer.host, _AdminListener(), Credentials(login, passcode), look, failed)
 
 
 class Access:

@@ -91,7 +91,7 @@ class FailedLogins:
         realm: Realm,
         credentials: Credentials,
         ask: Callable[[], Awaitable[Answer]],
-        refused: Callable[[float], Awaitable[None]],
+        failed: Callable[[float], Awaitable[None]],
         time_limit: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
     ) -> Answer:
         """Ask the broker about a login. A refusal is counted, and delayed after several of them.
@@ -101,7 +101,7 @@ class FailedLogins:
             realm: the target of the login.
             credentials: login and passcode.
             ask: asks the broker.
-            refused: called for a refusal with the delay in seconds. It must wait for that time.
+            failed: called if the login fails, with the delay of the answer in seconds. It must wait for that time.
             time_limit: a context that bounds the time for the answer.
 
         Raises:
@@ -114,9 +114,12 @@ class FailedLogins:
         try:
             async with time_limit():
                 answer = await self._ask(accepted, login, (address, realm.upstream), ask)
+        except TooManyFailedLoginsError:
+            await failed(0.0)
+            raise
         except UpstreamError as refusal:
             if refusal.code == ACCESS_REFUSED and not isinstance(refusal, LinkDownError):
-                await refused(self._refused(login, address))
+                await failed(self._refused(login, address))
             raise
         self._accepted.renew(accepted)
         return answer

@@ -163,30 +163,18 @@ class LoginHandler:
     ) -> Answer:
         """See `FailedLogins.guard`. A failure counts toward a lock-out, too, except for the operator's passcode."""
 
-        def count_failure() -> None:
+        async def failed(delay: float) -> None:
             # Behind a proxy that does not name its clients, the address is that of all of them.
             if not is_from_file and not self._peer.is_proxy:
                 self._limits.lock_outs.login_failed(self._peer.host)
+            self.is_kept_back = True
+            try:
+                await asyncio.sleep(delay)
+            finally:
+                self.is_kept_back = False
 
-        async def refused(seconds: float) -> None:
-            count_failure()
-            await self._keep_back(seconds)
-
-        try:
-            return await self._limits.failed_logins.guard(
-                self._peer.host, virtual_host, credentials, ask, refused, time_limit
-            )
-        except TooManyFailedLoginsError:
-            count_failure()
-            raise
-
-    async def _keep_back(self, seconds: float) -> None:
-        """Delay the refusal of a passcode."""
-        self.is_kept_back = True
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            self.is_kept_back = False
+        guard = self._limits.failed_logins.guard
+        return await guard(self._peer.host, virtual_host, credentials, ask, failed, time_limit)
 
     async def _accept(self, virtual_host: VirtualHost, credentials: Credentials) -> ops.LoggedIn:
         """Get the links, and count the session."""

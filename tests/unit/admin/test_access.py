@@ -120,7 +120,7 @@ async def test_guesses_are_refused_without_looking_and_lock_their_address_out(mo
                 await guesses.check(peer, "anna", "wrong", access)
         with pytest.raises(TooManyFailedLoginsError):
             await guesses.check(peer, "anna", "wrong", access)
-    assert waits == [0, 0, 3, 3] * 2
+    assert waits == [0, 0, 3, 3, 0] * 2
     with pytest.raises(TooManyFailedLoginsError):
         await guesses.check(stranger, "anna", "x", access)
     # What was accepted from an address lately is not stopped by others there who guess.
