@@ -74,10 +74,6 @@ class Counts:
         """This process's share of a limit, at least 1, if each process keeps to its own."""
         return most
 
-    def __len__(self) -> int:
-        """The number of keys that this process counts."""
-        return len(self._counts)
-
 
 class RecentCounts:
     """Counts events by cause. The window of a cause begins with its first event. ``seconds`` may change.

@@ -183,11 +183,6 @@ class SessionLimits:
             return self._counts.total((virtual_host, _ADDRESS, network_of(host)))
         return self._counts.total((virtual_host, "", "") if login is None else (virtual_host, _USER, login))
 
-    @property
-    def remembered(self) -> int:
-        """The number of kept entries: virtual hosts, users and addresses with sessions, and buckets."""
-        return len(self._counts)
-
     def check(self, virtual_host: VirtualHost, host: str) -> None:
         """Check the limits before the broker is asked about a login.
 

@@ -282,9 +282,6 @@ class Traces:
         self._running: dict[str, Trace] = {}
         self._watches: dict[WatchedClient, FrameWatch] = {}
 
-    def __len__(self) -> int:
-        return len(self._running)
-
     def begin(self, name: str, target: TraceTarget, seconds: float, clients: Iterable[WatchedClient]) -> int:
         """Trace those of these clients that match, and later ones, for ``seconds``. Returns how many match now."""
         trace = self._running[name] = Trace(target, self._clock() + seconds)

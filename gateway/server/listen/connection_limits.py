@@ -65,8 +65,6 @@ class ConnectionLimits:
         self._refused = refused
         self.counts = Counts() if counts is None else counts
         self.place = ""
-        # Connections of this process that are open.
-        self.open = 0
 
     def accept(self, settings: Listener, peer: Peer, now: float) -> CountedConnection:
         """Count a connection until it is closed. ``now`` is in seconds.
@@ -79,7 +77,6 @@ class ConnectionLimits:
             self.counts.remove(key)
             self._refused[Refusal.DESCRIPTORS] += 1
             raise TooManyConnectionsError("The gateway", self.descriptors.clients)
-        self.open += 1
         return CountedConnection(peer, now, self._log_limiter, self, [key])
 
     def admit(self, settings: Listener, accepted: CountedConnection) -> None:
@@ -137,7 +134,6 @@ class CountedConnection(AcceptedConnection):
         if not keys:
             return
         self.on_login(False)
-        self._limits.open -= 1
         for key in keys:
             self._limits.counts.remove(key)
         if self._limits.descriptors is not None:
@@ -165,9 +161,6 @@ class Handshakes:
         self._under_way: dict[object, _Handshake] = {}
         self._counts: Counter[str] = Counter()
         self._ended = asyncio.Event()
-
-    def __len__(self) -> int:
-        return len(self._under_way)
 
     def begin(self, connection: object, task: asyncio.Task[None], host: str) -> None:
         """Note that a task prepares a connection from an IP address, until ``end``. It may be cancelled before."""

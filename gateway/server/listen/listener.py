@@ -108,11 +108,6 @@ class OpenListener:
         """The settings for new connections."""
         return self._treatment.settings
 
-    @property
-    def connections(self) -> int:
-        """The number of connections of this process, including those in preparation."""
-        return self._limits.open
-
     def share(self, descriptors: Descriptors) -> None:
         """Accept only as many clients as the process's file descriptors allow."""
         self._limits.descriptors = descriptors

@@ -47,9 +47,9 @@ def test_a_connection_beyond_the_listeners_is_refused_until_another_closes() -> 
     assert (line["event"], line["address"], line["whose"], line["most"]) == (
         "too many connections", "127.0.0.1:1", "The listener", 2,
     )  # fmt: skip
-    assert (door.refused, door.limits.open) == ({Refusal.LISTENER: 1}, 2)
+    assert (door.refused, door.counts.total(("", ""))) == ({Refusal.LISTENER: 1}, 2)
     first.on_closed()
-    assert door.limits.open == 1
+    assert door.counts.total(("", "")) == 1
     door.enter()
 
 
@@ -114,7 +114,7 @@ def test_of_connections_that_are_gone_nothing_is_kept() -> None:
         accepted.on_closed()
         accepted.on_closed()
         door.limits.accept(door.settings, THERE, 0).on_closed()
-    assert (door.limits.open, len(door.counts)) == (0, 0)
+    assert not door.counts._counts
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", ""])
