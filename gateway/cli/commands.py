@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import math
 import os
@@ -14,8 +13,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
-
-from pydantic_core import PydanticCustomError
 
 from gateway.config.config_files import secret_in
 from gateway.config.scalars import Count, Duration, Size, text_of
@@ -81,6 +78,8 @@ def exit_codes(done: str, failed: str, wrong: str = "the command line is wrong")
 
 def run_coroutine(coroutine: Coroutine[object, object, T]) -> T:
     """Run a coroutine to its end, on uvloop if it is installed, otherwise on asyncio's own loop."""
+    import asyncio  # noqa: PLC0415 - half of the commands do without
+
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: PLC0415
@@ -113,6 +112,8 @@ async def until_terminated(work: Awaitable[T]) -> T:
     Outside the main thread, which is the only one that gets signals, this only awaits. Raises TerminatedError when the
     work has ended after SIGTERM.
     """
+    import asyncio  # noqa: PLC0415
+
     if threading.current_thread() is not threading.main_thread():
         return await work
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -142,8 +143,12 @@ def as_in_configuration(read: Callable[[str], T]) -> Callable[[str], T]:
     def convert(text: str) -> T:
         try:
             return read(text)
-        except PydanticCustomError as error:
-            raise argparse.ArgumentTypeError(text_of(error)) from None
+        except ValueError as error:
+            from pydantic_core import PydanticCustomError  # noqa: PLC0415 - it loads slowly
+
+            if isinstance(error, PydanticCustomError):
+                raise argparse.ArgumentTypeError(text_of(error)) from None
+            raise
 
     return convert
 

@@ -10,10 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit
-
-from pydantic import SecretStr
-from pydantic_core import PydanticCustomError
 
 from gateway.cli.commands import (
     Commands,
@@ -25,17 +21,10 @@ from gateway.cli.commands import (
     run_coroutine,
     until_terminated,
 )
-from gateway.config.addresses import BrokerUrl
-from gateway.config.broker_user import User
-from gateway.config.journal_settings import checked_place
-from gateway.config.model import Logging
-from gateway.config.scalars import text_of
-from gateway.config.virtual_host import UpstreamTls
-from gateway.errors import ExitCode, GatewayError, UsageError
+from gateway.errors import ExitCode, GatewayError
 
 if TYPE_CHECKING:
     from gateway.journal.shipper import Shipper
-    from gateway.journal.stream import StreamBroker
 
 _TEXT = """\
 Read or ship a traffic journal: the directory in which gateways record what their clients do, one JSON object per line.
@@ -79,8 +68,6 @@ examples:
   A boot is one run of a gateway. It numbers its lines from 0; a missing number is a lost line. Dropped events have no
   number, but the gateway counts them. A boot that did not close is still running, or was killed.
 """ + exit_codes("done", "the directory cannot be read")
-
-_place: Final = as_in_configuration(checked_place)
 
 # When the command is stopped, the segment under way has this many seconds.
 _END_WITHIN: Final = 5.0
@@ -200,7 +187,15 @@ def _add_collect(actions: Commands) -> None:
     mode.add_argument("--follow", action="store_true", help="also collect later segments, until SIGTERM or Ctrl-C")
 
 
+@as_in_configuration
+def _place(text: str) -> str:
+    from gateway.config.journal_settings import checked_place  # noqa: PLC0415 - the configuration loads slowly
+
+    return checked_place(text)
+
+
 def _ship(options: argparse.Namespace) -> ExitCode:
+    from gateway.config.model import Logging  # noqa: PLC0415
     from gateway.journal.ship_targets import open_store  # noqa: PLC0415
     from gateway.journal.shipper import ShipError, Shipper  # noqa: PLC0415
     from gateway.server.process.logs import configure_logs  # noqa: PLC0415
@@ -259,11 +254,15 @@ def _finish_open(directory: Path, known: Mapping[Path, OSError] = MappingProxyTy
 
 
 def _collect(options: argparse.Namespace) -> ExitCode:
+    from gateway.config.model import Logging  # noqa: PLC0415
     from gateway.journal.ship_targets import open_store  # noqa: PLC0415
+    from gateway.journal.stream import StreamBroker  # noqa: PLC0415
     from gateway.journal.stream_collector import StreamCollector  # noqa: PLC0415
     from gateway.server.process.logs import configure_logs  # noqa: PLC0415
 
-    collector = StreamCollector(_stream_broker(options), open_store(options.to))
+    passcode = passcode_from(options.passcode_file, "STOMP_GATEWAY_PASSCODE", "guest")
+    broker = StreamBroker.read(options.broker, passcode, options.stream, options.ca_file)
+    collector = StreamCollector(broker, open_store(options.to))
     configure_logs(Logging())
     is_ended = False
     try:
@@ -278,20 +277,3 @@ def _collect(options: argparse.Namespace) -> ExitCode:
     if done.refused:
         raise GatewayError(f"{done.refused} messages of the stream were refused; the log lines above say why")
     return ExitCode.TERMINATED if is_ended else ExitCode.OK
-
-
-def _stream_broker(options: argparse.Namespace) -> StreamBroker:
-    from gateway.journal.stream import StreamBroker  # noqa: PLC0415
-
-    parts = urlsplit(options.broker)
-    if parts.password is not None:
-        raise UsageError("--from: a passcode on the command line is visible to all; give --passcode-file.")
-    place = parts.netloc.rpartition("@")[2]
-    try:
-        url = BrokerUrl.read(f"{parts.scheme}://{place}")
-    except PydanticCustomError as error:
-        raise UsageError(f"--from: {text_of(error)}") from error
-    tls = UpstreamTls.model_construct(ca_file=options.ca_file)
-    passcode = passcode_from(options.passcode_file, "STOMP_GATEWAY_PASSCODE", "guest")
-    user = User(login=unquote(parts.username or "guest"), passcode=SecretStr(passcode))
-    return StreamBroker((url,), user, unquote(parts.path[1:]) or "/", options.stream, tls)

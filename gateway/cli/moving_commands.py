@@ -18,15 +18,12 @@ from gateway.cli.commands import (
     size_or_null,
     until_terminated,
 )
-from gateway.config.addresses import SocketAddress
-from gateway.config.journal_settings import checked_node_name
-from gateway.config.model import Logging
-from gateway.config.tls_settings import ServerTls, broker_tls_context
-from gateway.config.virtual_host import UpstreamTls
 from gateway.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     import ssl
+
+    from gateway.config.addresses import SocketAddress
 
 _MIGRATE = """\
 Convert RabbitMQ's configuration files to one for the gateway, so that it behaves like RabbitMQ's STOMP and Web-STOMP
@@ -229,7 +226,7 @@ def add_tap(commands: Commands) -> None:
         "receipt and acknowledgement (default: session)",
     )  # fmt: skip
     what.add_argument(
-        "--node", type=as_in_configuration(checked_node_name), metavar="NAME",
+        "--node", type=_node_name, metavar="NAME",
         help="the tap's name in the journal (default: the machine's)",
     )  # fmt: skip
     what.add_argument(
@@ -263,6 +260,7 @@ def add_tap(commands: Commands) -> None:
 
 def _tap(options: argparse.Namespace) -> ExitCode:
     from gateway.config.journal_settings import JournalSettings  # noqa: PLC0415 - only this command needs them
+    from gateway.config.model import Logging  # noqa: PLC0415
     from gateway.server.process.logs import configure_logs  # noqa: PLC0415
     from gateway.tap.tap_server import TapSettings, run_tap  # noqa: PLC0415
 
@@ -285,11 +283,21 @@ def _tap(options: argparse.Namespace) -> ExitCode:
 
 
 @as_in_configuration
+def _node_name(text: str) -> str:
+    from gateway.config.journal_settings import checked_node_name  # noqa: PLC0415
+
+    return checked_node_name(text)
+
+
+@as_in_configuration
 def _address(text: str) -> SocketAddress:
+    from gateway.config.addresses import SocketAddress  # noqa: PLC0415
+
     return SocketAddress.read(f"0.0.0.0{text}" if text.startswith(":") else text)  # noqa: S104 - as asked
 
 
 def _listen_tls(options: argparse.Namespace) -> ssl.SSLContext | None:
+    from gateway.config.tls_settings import ServerTls  # noqa: PLC0415
     from gateway.server.tls_contexts import listener_tls_context  # noqa: PLC0415
 
     if options.cert_file is None and options.key_file is None:
@@ -303,6 +311,9 @@ def _listen_tls(options: argparse.Namespace) -> ssl.SSLContext | None:
 
 
 def _upstream_tls(options: argparse.Namespace) -> ssl.SSLContext | None:
+    from gateway.config.tls_settings import broker_tls_context  # noqa: PLC0415
+    from gateway.config.virtual_host import UpstreamTls  # noqa: PLC0415
+
     if not options.upstream_tls:
         if options.ca_file is not None or options.insecure:
             raise UsageError("--ca-file and --insecure need --upstream-tls.")

@@ -7,15 +7,14 @@ import json
 import sys
 from getpass import getpass
 from pathlib import Path
-from typing import Final
-
-from pydantic import SecretStr
+from typing import TYPE_CHECKING, Final
 
 from gateway.cli.commands import Commands, add_command, passcode_from, run_coroutine
-from gateway.config.broker_user import User
-from gateway.config.loader import load, parse
-from gateway.config.model import GatewayConfig, json_schema
 from gateway.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from gateway.config.broker_user import User
+    from gateway.config.model import GatewayConfig
 
 _EXAMPLE = """\
 Print a configuration file with every key, its default and what it is for. An empty file means the same.
@@ -120,6 +119,10 @@ def _login_to_try(options: argparse.Namespace) -> User | None:
         passcode = getpass(f"Passcode of {options.login}: ")
     if not options.login or not passcode:
         raise UsageError(f"--login needs a passcode: give --passcode-file, or {_PASSCODE_VARIABLE} in the environment.")
+    from pydantic import SecretStr  # noqa: PLC0415
+
+    from gateway.config.broker_user import User  # noqa: PLC0415
+
     return User(login=options.login, passcode=SecretStr(passcode))
 
 
@@ -141,6 +144,8 @@ def _example(_: argparse.Namespace) -> ExitCode:
 
 
 def _schema(_: argparse.Namespace) -> ExitCode:
+    from gateway.config.model import json_schema  # noqa: PLC0415
+
     print(json.dumps(json_schema(), indent=2))
     return ExitCode.OK
 
@@ -151,6 +156,8 @@ def load_or_default(file: str | None) -> GatewayConfig:
     Raises:
         ConfigError: the file cannot be read or used. It has every mistake.
     """
+    from gateway.config.loader import load, parse  # noqa: PLC0415 - the configuration loads slowly
+
     return parse("") if file is None else load(file)
 
 

@@ -1,7 +1,8 @@
 """Single values as configuration files write them: durations, sizes, counts, switches, addresses and URLs.
 
 `Seconds` is a field of seconds that a file may write as `60`, `60s` or `500ms`. Numbers are accepted as text too,
-because a `${VARIABLE}` always yields text.
+because a `${VARIABLE}` always yields text. Options of commands are read here, too, so this module loads pydantic only
+for the configuration, and for a mistake.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import math
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import PydanticCustomError, core_schema
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import PydanticCustomError, core_schema
 
 VARIABLE_PATTERN = r"\$\{"
 """What the JSON Schema takes for a value that holds a variable, whose content an editor cannot know."""
@@ -29,6 +31,8 @@ _UNITS_OF_TIME: Final = ("d", "h", "m(in)?", "s", "ms")
 
 def mistake(sentence: str, suggestion: str | None = None) -> PydanticCustomError:
     """The error that a field's reader raises: a sentence for the user, which never holds the value itself."""
+    from pydantic_core import PydanticCustomError  # noqa: PLC0415
+
     return PydanticCustomError("stomp_gateway", sentence, {"suggestion": suggestion} if suggestion else None)
 
 
@@ -69,6 +73,8 @@ class Quantity(ABC):
         """The JSON Schema of what it takes besides text."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        from pydantic_core import core_schema  # noqa: PLC0415
+
         return core_schema.no_info_plain_validator_function(self.read)
 
     def __get_pydantic_json_schema__(

@@ -15,19 +15,25 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from aio_pika import Connection, DeliveryMode, Message
 from aio_pika.abc import AbstractChannel, HeadersType
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS, ChannelNotFoundEntity
+from pydantic import SecretStr
+from pydantic_core import PydanticCustomError
 from yarl import URL
 
 from gateway import __version__
 from gateway.config.addresses import BrokerUrl
 from gateway.config.broker_user import User
 from gateway.config.model import PASS_THROUGH
+from gateway.config.scalars import text_of
 from gateway.config.tls_settings import broker_tls_context
 from gateway.config.virtual_host import UpstreamTls, VirtualHost
+from gateway.errors import UsageError
 from gateway.journal.shipper import ShipError
 
 PART_BYTES: Final = 1 << 20
@@ -60,6 +66,21 @@ class StreamBroker:
         upstream = virtual_host.upstream
         name = "/" if virtual_host.amqp_vhost == PASS_THROUGH else virtual_host.amqp_vhost
         return cls(upstream.urls, user, name, stream, upstream.tls)
+
+    @classmethod
+    def read(cls, broker: str, passcode: str, stream: str, ca_file: Path | None) -> StreamBroker:
+        """A stream of the broker that `--from` names. Raises UsageError if it is not a URL of a broker."""
+        parts = urlsplit(broker)
+        if parts.password is not None:
+            raise UsageError("--from: a passcode on the command line is visible to all; give --passcode-file.")
+        place = parts.netloc.rpartition("@")[2]
+        try:
+            url = BrokerUrl.read(f"{parts.scheme}://{place}")
+        except PydanticCustomError as error:
+            raise UsageError(f"--from: {text_of(error)}") from error
+        user = User(login=unquote(parts.username or "guest"), passcode=SecretStr(passcode))
+        virtual_host = unquote(parts.path[1:]) or "/"
+        return cls((url,), user, virtual_host, stream, UpstreamTls.model_construct(ca_file=ca_file))
 
     @asynccontextmanager
     async def connected(self, purpose: str) -> AsyncIterator[Connection]:
