@@ -18,7 +18,7 @@ from gateway import __version__, commit
 from gateway.admin.listing import Listing, contains, is_exactly, moment
 from gateway.config.addresses import BrokerUrl, SocketAddress
 from gateway.journal.privacy import shown
-from gateway.server.stats import NOT_LOGGED_IN
+from gateway.server.stats import NOT_LOGGED_IN, Stats
 from gateway.session.context import State
 from gateway.session.destinations import KIND_NAMES
 from gateway.session.traffic import OTHER, TrafficCounter
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.server.process.gateway import Gateway
     from gateway.server.process.readiness import Readiness
     from gateway.server.process.served import Served
-    from gateway.server.stats import Stats, VirtualHostStats
+    from gateway.server.stats import VirtualHostStats
     from gateway.session.destinations import DestinationKind
 
 # Destinations that are listed by name.
@@ -77,7 +77,8 @@ class StatsSnapshot:
         stats, session = client.stats, client.session
         label = stats.label
         if session.login is not None:
-            stats.add_to(self.totals[label])
+            # A reload may have added the virtual host meanwhile.
+            stats.add_to(self.totals.setdefault(label, Stats()))
         self.states[session.state.value] += 1
         if session.state is State.CLOSED:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from gateway.config.addresses import BrokerUrl
 from gateway.config.loader import parse
 from gateway.errors import StompError
 from gateway.journal.writer import Clock
+from gateway.server.client.connection import ClientConnection
 from gateway.server.process.readiness import BrokerState, Readiness
 from gateway.server.process.supervisor import Supervisor
 from gateway.server.stats import (
@@ -33,6 +35,7 @@ from gateway.server.stats import (
 from gateway.server.tls_contexts import TlsContexts
 from gateway.session.destinations import DestinationKind
 from gateway.session.traffic import TrafficCounter
+from tests.support.deadline import until
 from tests.support.gateway import gateway_here
 
 ROOT = Path(__file__).parents[3]
@@ -132,3 +135,32 @@ async def test_virtual_hosts_are_listed_while_a_reload_adds_one(monkeypatch: pyt
         monkeypatch.setattr(StatsSnapshot, "take", take_late)
         assert [row["name"] for row in await virtual_hosts(gateway, Readiness())] == ["/"]
         assert [row["name"] for row in await virtual_hosts(gateway, Readiness())] == ["/", "new"]
+
+
+async def test_a_client_that_logs_in_to_a_virtual_host_that_a_reload_adds_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = "listeners: [{tcp: '127.0.0.1:0'}]\nvirtual_hosts: "
+    async with gateway_here(parse(f"{text}{{/: {{}}}}", environment={})) as gateway:
+
+        async def clients() -> list[ClientConnection]:
+            return list(gateway.clients)
+
+        _, writer = await asyncio.open_connection(*gateway.addresses[0])
+        (client,) = await until(clients, bool)
+        take = StatsSnapshot.take
+
+        async def take_late(snapshot: StatsSnapshot) -> StatsSnapshot:
+            await gateway.apply(parse(f"{text}{{/: {{}}, new: {{}}}}", environment={}))
+            session = client.session.context
+            session.login, session.settings = b"guest", session.settings.model_copy(update={"name": "new"})
+            client.stats.started()
+            client.stats.bytes_in = 7
+            return await take(snapshot)
+
+        monkeypatch.setattr(StatsSnapshot, "take", take_late)
+        shown, _ = encoded(await Metrics(gateway).families(Readiness()), "")
+        assert b'stomp_gateway_sessions{virtual_host="new"} 1.0' in shown
+        assert b'stomp_gateway_client_received_bytes_total{virtual_host="new"} 7.0' in shown
+        writer.transport.abort()
+        await until(clients, lambda found: not found)
