@@ -272,8 +272,9 @@ class OpenListener:
             try:
                 await self._loop.connect_accepted_socket(lambda: protocol, connection)
             except asyncio.CancelledError:
-                # The connection has begun. uvloop closes it without telling the protocol; asyncio tells it once more.
-                protocol.connection_lost(None)
+                # The connection has begun, and the event loop closes it. Only asyncio's own tells the protocol.
+                if not isinstance(self._loop, asyncio.BaseEventLoop):
+                    protocol.connection_lost(None)
                 raise
             return
         alert, timeout = HandshakeAlert(connection), max(deadline - self._loop.time(), 0.001)

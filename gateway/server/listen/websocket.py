@@ -147,14 +147,12 @@ class WebSocketConnection(asyncio.Protocol):
         """Note that the connection is closed, by either side."""
         self._end_handshake()
         self._accepted.on_closed()
+        self._websocket.connection_lost()
         if self._client is not None:
-            # Nothing more may be written.
-            self._websocket.abort()
             self._take_postponed(self._client)
             self._client.connection_lost(exc)
         # Break reference cycles, which only a garbage collection would free.
         self._client = None
-        self._websocket.on_resumed = None
         self._protocol.forget()
 
     def pause_writing(self) -> None:

@@ -140,6 +140,12 @@ class WebSocketTransport(asyncio.Transport):
         self._is_over = True
         self._lower.abort()
 
+    def connection_lost(self) -> None:
+        """Write nothing more. The lower transport is not aborted: asyncio would then report its end twice."""
+        self._is_over = True
+        # Break a reference cycle, which only a garbage collection would free.
+        self.on_resumed = None
+
     def is_closing(self) -> bool:
         """Whether sending has ended."""
         return self._is_over or self._lower.is_closing()

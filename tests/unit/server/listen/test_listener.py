@@ -266,9 +266,10 @@ async def test_a_listener_that_closes_drops_what_is_just_beginning() -> None:
         assert _open(listener) == 0
 
 
-def test_a_listener_that_closes_tells_the_connection_that_has_just_begun() -> None:
-    """On uvloop, which then closes a connection without a word to its protocol."""
-    uvloop = pytest.importorskip("uvloop")
+@pytest.mark.parametrize("module", ["asyncio", "uvloop"])
+def test_a_listener_that_closes_tells_the_connection_that_has_just_begun(module: str) -> None:
+    """Once. uvloop then closes a connection without a word to its protocol, and asyncio tells the protocol."""
+    loop_factory = pytest.importorskip(module).new_event_loop
 
     async def scene() -> None:
         begun: list[OpenListener] = []
@@ -290,7 +291,7 @@ def test_a_listener_that_closes_tells_the_connection_that_has_just_begun() -> No
             assert await visit(listener.addresses[0], b"") == b""
             assert (protocol.lost, _open(listener)) == (1, 0)
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(scene())
 
 

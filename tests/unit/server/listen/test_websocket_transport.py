@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from websockets.client import ClientProtocol
-from websockets.frames import Frame, Opcode
+from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
@@ -15,6 +15,9 @@ from websockets.uri import parse_uri
 from gateway.config.loader import parse
 from gateway.errors import CloseReason
 from gateway.server.listen.websocket_transport import WebSocketTransport
+from tests.support.deadline import within
+from tests.support.gateway import gateway_here
+from tests.support.websocket_client import WebSocketClient
 
 SIZES = (0, 1, 125, 126, 127, 65535, 65536, 70000)
 
@@ -141,3 +144,19 @@ def test_pings_and_the_timeout_can_be_switched_off() -> None:
     stand = Stand("ping_interval: 0, idle_timeout: 0")
     assert not any(stand.transport.is_silent(100.0 + 100 * day) for day in range(100))
     assert stand.frames() == []
+
+
+async def test_who_closes_before_reading_gets_the_rest_and_the_log_has_no_fault() -> None:
+    """On asyncio's own event loop, which ends such a connection within the last write."""
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+    config = parse("listeners: [{websocket: '127.0.0.1:0'}]\ndefaults: {journal: {level: 'off'}}", environment={})
+    async with gateway_here(config) as gateway:
+        async with WebSocketClient.dialled(gateway.addresses[0], receive_buffer=4096) as client, within():
+            (connection,) = gateway.clients
+            connection._output.transport.write(bytes(8 << 20))
+            client.protocol.send_close(CloseCode.NORMAL_CLOSURE)
+            client.flush()
+            assert len(await client.reader.read()) > 8 << 20
+        await asyncio.sleep(0)
+    assert reported == []
