@@ -14,6 +14,7 @@ from gateway.cli.commands import (
     add_command,
     as_in_configuration,
     duration_or_null,
+    passcode_from,
     run_coroutine,
     size_or_null,
     until_terminated,
@@ -192,11 +193,14 @@ def _with_setups(epilog: str) -> str:
 def _parity(options: argparse.Namespace) -> ExitCode:
     from gateway.parity.command import compare, list_transcripts  # noqa: PLC0415
 
+    if options.passcode is not None:
+        raise UsageError("--passcode shows a passcode to everybody on this machine: use $STOMP_PASSCODE or a file")
     if options.list:
         list_transcripts(options.only)
         return ExitCode.OK
+    passcode = passcode_from(options.passcode_file, "STOMP_PASSCODE", "guest")
     try:
-        return ExitCode.OK if run_coroutine(until_terminated(compare(options))) else ExitCode.FAILURE
+        return ExitCode.OK if run_coroutine(until_terminated(compare(options, passcode))) else ExitCode.FAILURE
     except TerminatedError:
         return ExitCode.TERMINATED
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import secrets
 import shutil
 import sys
@@ -11,7 +10,6 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from aio_pika.exceptions import AMQPError
@@ -28,8 +26,6 @@ from gateway.parity.stomp_peer import Address, Closed, ServerFrame, ServerFrameE
 from gateway.parity.transcript import SETUPS, Setup, Transcript, load_departures, load_transcripts
 
 _CONNECT_WITHIN = 10.0  # seconds
-_PASSCODE_VARIABLE = "STOMP_PASSCODE"
-_DEFAULT_PASSCODE = "guest"
 _MAX_JOBS = 64
 _MAX_PORT = 0xFFFF
 _NO_BROKER = (
@@ -49,13 +45,13 @@ def list_transcripts(only: str | None) -> None:
         print(f"{each.name:<36}  {each.setup:<15}  {'departure' if each.departures else '':<9}  {each.title}")
 
 
-async def compare(options: Namespace) -> bool:
+async def compare(options: Namespace, passcode: str) -> bool:
     """Play the transcripts on both servers and print the report; return True if something was played and all is equal.
 
     Raises UsageError, PreflightError, and BrokenPipeError if standard output was closed. The broker is cleaned up in
     any case, also when this is cancelled.
     """
-    checked = _checked(options)
+    checked = _checked(options, passcode)
     transcripts = _selected(options.only)
     # The report says when the broker closes a connection. The libraries' own logs would interrupt it.
     for library in ("aio_pika", "aiormq"):
@@ -135,17 +131,12 @@ class _CheckedOptions:
     jobs: int
 
 
-def _checked(options: Namespace) -> _CheckedOptions:
-    if options.passcode is not None:
-        raise UsageError(
-            f"--passcode shows a passcode to everybody on this machine: use ${_PASSCODE_VARIABLE} or a file"
-        )
+def _checked(options: Namespace, passcode: str) -> _CheckedOptions:
     texts: dict[Side, str | None] = {"plugin": options.plugin, "gateway": options.gateway}
     if missing := [f"--{side}" for side, text in texts.items() if text is None]:
         are = "is" if len(missing) == 1 else "are"
         raise UsageError(f"{' and '.join(missing)} {are} missing: both servers are needed, as HOST:PORT")
     servers = {side: _address(f"--{side}", text or "") for side, text in texts.items()}
-    passcode = _passcode(options.passcode_file)
     amqp_url = _amqp_url(options, servers["plugin"], passcode)
     amqp_login, virtual_host, amqp_address = _parse_amqp_url(amqp_url)
     if virtual_host != options.host:
@@ -172,17 +163,6 @@ def _address(option: str, text: str) -> Address:
     if not colon or not host or not port.isdecimal() or not 0 < int(port) <= _MAX_PORT:
         raise UsageError(f"{option} must be HOST:PORT, not {text!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _passcode(file: str | None) -> str:
-    if file is None:
-        return os.environ.get(_PASSCODE_VARIABLE, _DEFAULT_PASSCODE)
-    try:
-        text = Path(file).read_bytes().decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"--passcode-file {file} cannot be read: {reason}") from None
-    return text.removesuffix("\r\n") if text.endswith("\r\n") else text.removesuffix("\n")
 
 
 def _amqp_url(options: Namespace, plugin: Address, passcode: str) -> str:
