@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from gateway.admin.listing import Listing
-from gateway.admin.metrics import Metrics, encoded
+from gateway.admin.metrics import encoded, families_of
 from gateway.admin.overview import (
     DESTINATIONS,
     LINKS,
@@ -57,7 +57,6 @@ class GatewayView:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self._metrics = Metrics(gateway)
 
     async def readiness(self) -> Readiness:
         """Whether clients can be served, and why not."""
@@ -65,7 +64,7 @@ class GatewayView:
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:
         """The text of all metrics for an Accept header, and its content type."""
-        return encoded(await self._metrics.families(await self.gateway.readiness()), accept)
+        return encoded(await families_of(self.gateway, await self.gateway.readiness()), accept)
 
     async def overview(self) -> dict[str, Any]:
         """The gateway as a whole."""
@@ -142,7 +141,7 @@ class GatewayView:
             latencies += host.latencies.recent
         return WorkerReport(
             readiness,
-            await self._metrics.families(readiness),
+            await families_of(gateway, readiness),
             await overview(gateway, readiness),
             await virtual_hosts(gateway, readiness),
             latencies,

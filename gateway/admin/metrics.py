@@ -39,6 +39,8 @@ _HOST: Final = "virtual_host"
 _VERSIONS: Final = frozenset(("0.0.1", "0.0.4", "1.0.0"))
 _VERSION: Final = re.compile(r";\s*version=([^;]*)")
 
+_GARBAGE: Final = GCCollector(CollectorRegistry())
+
 Labels = tuple[str, ...]
 Counts = Mapping[Labels, float]
 
@@ -297,19 +299,10 @@ def _filled(family: CounterMetricFamily | GaugeMetricFamily, counts: Counts) -> 
     return family
 
 
-class Metrics:
-    """The metrics of a gateway and of its process."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        self._process = CollectorRegistry()
-        ProcessCollector(registry=self._process)
-        GCCollector(registry=self._process)
-
-    async def families(self, readiness: Readiness) -> list[Metric]:
-        """All metric families. The readiness is as of now."""
-        snapshot = await StatsSnapshot(self._gateway).take()
-        return [*GatewayFamilies(self._gateway, readiness, snapshot).all(), *self._process.collect()]
+async def families_of(gateway: Gateway, readiness: Readiness) -> list[Metric]:
+    """All metric families of a gateway and of its process. The readiness is as of now."""
+    families = GatewayFamilies(gateway, readiness, await StatsSnapshot(gateway).take())
+    return [*families.all(), *ProcessCollector(registry=None).collect(), *_GARBAGE.collect()]
 
 
 class _Fixed(Collector):

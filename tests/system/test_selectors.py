@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.admin.metrics import Metrics
+from gateway.admin.metrics import families_of
 from gateway.parity.amqp_broker import AmqpBroker
 from gateway.server.process.gateway import Gateway
 from gateway.server.process.readiness import Readiness
@@ -20,7 +20,7 @@ SELECTORS = {"selectors": True}
 
 async def filtered(gateway: Gateway) -> int:
     """Messages that selectors have kept from clients, as the metric has it."""
-    families = {family.name: family for family in await Metrics(gateway).families(Readiness())}
+    families = {family.name: family for family in await families_of(gateway, Readiness())}
     return int(sum(sample.value for sample in families["stomp_gateway_messages_filtered"].samples))
 
 

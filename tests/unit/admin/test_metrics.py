@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.admin.merged_reports import own_families, supervisor_process
-from gateway.admin.metrics import Metrics, encoded
+from gateway.admin.metrics import encoded, families_of
 from gateway.admin.overview import StatsSnapshot, virtual_hosts
 from gateway.config.addresses import BrokerUrl
 from gateway.config.loader import parse
@@ -59,7 +59,7 @@ async def test_every_metric_is_described_with_its_labels() -> None:
             counters[DestinationKind.QUEUE].add(TrafficCounter(1, 1, 1, 1))
         host.latencies.add(1)
         state = BrokerState(BrokerUrl("amqp", "mq", 5672), "", 1)
-        families = await Metrics(gateway).families(Readiness(virtual_hosts={"/": (state,)}))
+        families = await families_of(gateway, Readiness(virtual_hosts={"/": (state,)}))
     text, _ = encoded(families, "")
     supervisor = SimpleNamespace(reloads=ReloadStats(Clock()), admin_logins=AdminLoginStats(), running=[], deaths=0)
     own = own_families(cast(Supervisor, supervisor), Readiness(), [(0, supervisor_process(TlsContexts(), LoopLag(1)))])
@@ -159,7 +159,7 @@ async def test_a_client_that_logs_in_to_a_virtual_host_that_a_reload_adds_is_cou
             return await take(snapshot)
 
         monkeypatch.setattr(StatsSnapshot, "take", take_late)
-        shown, _ = encoded(await Metrics(gateway).families(Readiness()), "")
+        shown, _ = encoded(await families_of(gateway, Readiness()), "")
         assert b'stomp_gateway_sessions{virtual_host="new"} 1.0' in shown
         assert b'stomp_gateway_client_received_bytes_total{virtual_host="new"} 7.0' in shown
         writer.transport.abort()
