@@ -121,7 +121,7 @@ def add_migrate(commands: Commands) -> None:
         help="the broker's enabled_plugins, which says which of the two plugins run",
     )  # fmt: skip
     migrate.add_argument(
-        "-o", "--output", default="-", metavar="FILE", help="the file to write (default: standard output)"
+        "-o", "--output", type=_output, metavar="FILE", help="the file to write (default: standard output)"
     )
     migrate.add_argument("--force", action="store_true", help="replace an existing output file")
     migrate.add_argument("--lenient", action="store_true", help="leave out unknown keys of the plugins")
@@ -139,19 +139,13 @@ def add_migrate(commands: Commands) -> None:
     )  # fmt: skip
 
 
-def _migrate(arguments: argparse.Namespace) -> ExitCode:
-    from gateway.migrate.migration import MigrateOptions, migrate  # noqa: PLC0415 - only this command needs it
+def _output(text: str) -> Path | None:
+    return None if text == "-" else Path(text)
 
-    options = MigrateOptions(
-        files=arguments.files,
-        enabled_plugins=arguments.enabled_plugins,
-        output=None if arguments.output == "-" else Path(arguments.output),
-        force=arguments.force,
-        lenient=arguments.lenient,
-        upstream=arguments.upstream,
-        port_offset=arguments.port_offset,
-        passcode_variable=arguments.passcode_variable,
-    )
+
+def _migrate(options: argparse.Namespace) -> ExitCode:
+    from gateway.migrate.migration import migrate  # noqa: PLC0415 - only this command needs it
+
     return migrate(options)
 
 

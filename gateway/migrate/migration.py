@@ -4,9 +4,9 @@ import os
 import re
 import secrets
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -23,23 +23,11 @@ _IS_VARIABLE: Final = "environment variable"
 _IS_MISSING: Final = "cannot be read"
 
 
-@dataclass(frozen=True)
-class MigrateOptions:
-    """The command line."""
+def migrate(options: Namespace) -> ExitCode:
+    """Make a configuration, and report on standard error. Without `output`, it goes to standard output.
 
-    files: Sequence[Path]
-    enabled_plugins: Path | None = None
-    output: Path | None = None
-    """None is standard output."""
-    force: bool = False
-    lenient: bool = False
-    upstream: Sequence[str] = ()
-    port_offset: int = 0
-    passcode_variable: str = ""
-
-
-def migrate(options: MigrateOptions) -> ExitCode:
-    """Make a configuration, and report on standard error. Raises UsageError."""
+    Raises UsageError.
+    """
     if options.passcode_variable and not _VARIABLE.fullmatch(options.passcode_variable):
         raise UsageError("--passcode-variable takes the name of an environment variable, for example STOMP_PASSCODE.")
     if options.output is not None and not options.force:
@@ -58,7 +46,7 @@ def migrate(options: MigrateOptions) -> ExitCode:
     return ExitCode.FAILURE if report.remarks[Severity.ACTION] else ExitCode.OK
 
 
-def _make_configuration(options: MigrateOptions, report: MigrationReport) -> tuple[str, bool]:
+def _make_configuration(options: Namespace, report: MigrationReport) -> tuple[str, bool]:
     """The text of the configuration, and whether it has a passcode from the files."""
     sources = read_sources(options.files, options.enabled_plugins, report, os.environ)
     if options.output is not None:
@@ -73,7 +61,7 @@ def _make_configuration(options: MigrateOptions, report: MigrationReport) -> tup
     return text, translation.has_passcode
 
 
-def _report_lines(options: MigrateOptions, report: MigrationReport, *, has_passcode: bool) -> Iterator[str]:
+def _report_lines(options: Namespace, report: MigrationReport, *, has_passcode: bool) -> Iterator[str]:
     if options.output is not None:
         mode = "; it holds a passcode, so only you may read it (mode 0600)" if has_passcode else ""
         yield f"{options.output} is written{mode}."
