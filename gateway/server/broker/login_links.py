@@ -235,6 +235,10 @@ class LoginLinks:
         """Return a link for subscriptions with room for a channel. It is opened if needed."""
         return await self._link_with_room(_CONSUME)
 
+    async def with_room(self, link: Link) -> Link:
+        """Return a link for one more channel: this one, or one for subscriptions if it has no room."""
+        return link if link.has_room else await self.consuming_link()
+
     async def open_pausable(self, client: str, session: str) -> Link:
         """Open a link for one session."""
         link = await self._open("own", client, session)

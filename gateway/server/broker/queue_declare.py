@@ -21,6 +21,7 @@ from gateway.server.broker.broker_errors import (
 )
 from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.link import Link, LinkUser
+from gateway.server.broker.login_links import LoginLinks
 from gateway.server.log_limits import LONGEST_TEXT
 from gateway.session.queues import QueueSpec
 from gateway.session.subscription import Subscription
@@ -45,12 +46,12 @@ class ExclusiveQueues:
     """The exclusive queues of one session, on any of its links, and the subscriptions that consume them.
 
     ``user``: the session's bridge. It is told about the loss of such a link even if it has no channel on it.
-    ``vhost``: returns the name of the virtual host.
+    ``links``: returns those of its login.
     """
 
-    def __init__(self, user: LinkUser, vhost: Callable[[], str]) -> None:
+    def __init__(self, user: LinkUser, links: Callable[[], LoginLinks]) -> None:
         self.user = user
-        self._vhost = vhost
+        self._links = links
         self._queues: dict[str, tuple[Link, QueueSpec]] = {}
         self._consumers: dict[Subscription, str] = {}
         # Declarations under way. The broker cannot be asked about these queues.
@@ -81,11 +82,13 @@ class ExclusiveQueues:
         while (owner := link.exclusive_queues.get(queue)) is not None and owner is not self:
             if await owner.settled(queue):
                 continue
-            if await _exists(queue, link):
+            # Any connection may ask. The session's channel may have been the last one that the link had room for.
+            if await _exists(queue, await self._links().with_room(link)):
+                vhost = self._links().virtual_host.amqp_vhost
                 raise UpstreamError(
                     RESOURCE_LOCKED,
                     f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost "
-                    f"'{self._vhost()}'. It could be originally declared on another connection or the exclusive "
+                    f"'{vhost}'. It could be originally declared on another connection or the exclusive "
                     "property value does not match that of the original declaration.",
                 )
             owner.forget(queue)

@@ -21,7 +21,7 @@ class SessionQueues:
     def __init__(self, context: BridgeContext, channels: ConsumingChannels) -> None:
         self._context = context
         self._channels = channels
-        self.exclusive = ExclusiveQueues(context.bridge, lambda: context.links.virtual_host.amqp_vhost)
+        self.exclusive = ExclusiveQueues(context.bridge, lambda: context.links)
         # The exclusive queues that were lost with their link.
         self._lost: list[QueueSpec] = []
 
@@ -40,7 +40,9 @@ class SessionQueues:
         """
         if not queue.name or not self._context.session.settings.takes_existing_queues:
             return await self._declare_on(channel, queue, declare or channel.declare), queue
-        conflict = await declare_or_accept(queue, channel.link, partial(self._declare_on, queue=queue))
+        # Only an exclusive queue belongs to the link.
+        link = channel.link if queue.exclusive else await self._context.links.with_room(channel.link)
+        conflict = await declare_or_accept(queue, link, partial(self._declare_on, queue=queue))
         if conflict is None:
             return queue.name, queue
         self._context.pool.queue_conflicts.write(self._context.session.settings.name, queue.name, conflict.text)
@@ -54,9 +56,7 @@ class SessionQueues:
         if queue.exclusive:
             await self.declare(queue, await self._channels.control())
         elif self._context.session.context.keeps_after_send_error:
-            has_room = publishing.link.has_room
-            link = publishing.link if has_room else await self._context.links.consuming_link()
-            async with LinkChannel.opened(link) as channel:
+            async with LinkChannel.opened(await self._context.links.with_room(publishing.link)) as channel:
                 await self.declare(queue, channel)
         else:
             await self.declare(queue, publishing)

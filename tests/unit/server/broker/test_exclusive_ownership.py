@@ -9,9 +9,12 @@ from typing import cast
 
 import pytest
 
+from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
 from gateway.server.broker.channel import LinkChannel
+from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link import Link, LinkUser
+from gateway.server.broker.login_links import LoginLinks
 from gateway.server.broker.queue_declare import ExclusiveQueues, declare_or_accept
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.queues import QueueSpec
@@ -25,6 +28,8 @@ SESSION = cast(LinkUser, None)
 
 class SharedLink:
     """A link, and what its broker was asked on channels of their own."""
+
+    has_room = True
 
     def __init__(self) -> None:
         self.exclusive_queues: dict[str, ExclusiveQueues] = {}
@@ -80,7 +85,12 @@ async def declared(queues: ExclusiveQueues, link: SharedLink, queue: QueueSpec, 
 
 
 def of_session() -> ExclusiveQueues:
-    return ExclusiveQueues(SESSION, lambda: "/")
+    settings = VirtualHost.model_validate({"name": "/"})
+    return ExclusiveQueues(SESSION, lambda: LoginLinks(settings, Credentials("guest", "guest"), _no_link))
+
+
+async def _no_link(*whose: object) -> Link:
+    raise AssertionError("the link has room")
 
 
 def subscription() -> Subscription:

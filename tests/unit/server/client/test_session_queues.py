@@ -1,4 +1,4 @@
-"""The exclusive queues of a session that no subscription declares again after a loss."""
+"""The queues of a session: exclusive ones after a loss, and any with the last channel that a link has room for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pamqp import commands
 from pamqp.base import Frame
 
 from gateway.server.broker.link import Link
-from tests.support.scripted_broker import BridgedClient, ScriptedBroker, play, usual_answer
+from tests.support.scripted_broker import BridgedClient, ScriptedBroker, answer_without_queue, play, usual_answer
 
 
 async def own_queues(client: BridgedClient, *names: str) -> None:
@@ -76,3 +76,30 @@ def test_an_exclusive_queue_that_is_lost_while_another_is_declared_again_comes_b
         assert not client.session.holds
 
     play(scene)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_session_with_the_last_channel_of_a_link_may_not_use_a_queue_of_another_one(exists: bool) -> None:
+    async def scene(broker: ScriptedBroker, owner: BridgedClient) -> None:
+        broker.channel_max = 2
+        await owner.say("SUBSCRIBE\nid:1\ndestination:/queue/x\nexclusive:true\nreceipt:r\n\n")
+        assert b"RECEIPT\n" in owner.output
+        if not exists:
+            broker.script = lambda link, method: answer_without_queue(method)
+        other = BridgedClient(broker, owner.session.settings, owner)
+        await other.connect()
+        await other.say("SUBSCRIBE\nid:1\ndestination:/amq/queue/x\nreceipt:r\n\n", seconds=5)
+        assert (b"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue 'x'" in other.output) == exists
+        assert (b"RECEIPT\n" in other.output) != exists
+
+    play(scene)
+
+
+def test_existing_queues_are_used_with_the_last_channel_of_a_link() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        broker.channel_max = 2
+        for number in range(4):
+            await client.say(f"SUBSCRIBE\nid:{number}\ndestination:/queue/x{number}\nreceipt:{number}\n\n")
+        assert client.output.count(b"RECEIPT\n") == 4
+
+    play(scene, on_queue_conflict="use_existing")
