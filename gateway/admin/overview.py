@@ -121,9 +121,7 @@ async def overview(gateway: Gateway, readiness: Readiness) -> dict[str, Any]:
     snapshot = await StatsSnapshot(gateway).take()
     stats, links = gateway.stats, gateway.pool.links
     p50, p99 = stats.confirm_latency(0.5), stats.confirm_latency(0.99)
-    errors: Counter[str] = Counter()
-    for host in stats.hosts.values():
-        errors += host.errors
+    errors = sum((host.errors for host in stats.hosts.values()), Counter[str]())
     return {
         **head_of(gateway, readiness, gateway.journal.clock.time - gateway.started_at),
         "totals": totals_of(snapshot.totals.values(), stats.hosts, errors.total()),

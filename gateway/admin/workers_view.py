@@ -241,13 +241,8 @@ class WorkersView(WorkersTraces):
         present = await self._present()
         readiness = self._joined(each.readiness for each in present)
         views = [each.overview for each in present]
-        latencies: Counter[int] = Counter()
-        for each in present:
-            latencies += each.latencies
+        latencies = sum((each.latencies for each in present), Counter[int]())
         p50, p99 = percentile(latencies, 0.5), percentile(latencies, 0.99)
-        holds: Counter[str] = Counter()
-        for view in views:
-            holds.update(view["holds"])
         growing: dict[str, Any] = {
             key: dict(_sum([*(view[key] for view in views), self._past.growing[key]])) for key in _GROWING
         }
@@ -255,7 +250,7 @@ class WorkersView(WorkersTraces):
             **head_of(self.gateway, readiness, self.gateway.uptime),
             **growing,
             **{key: sum(view[key] for view in views) for key in _PRESENT},
-            "holds": dict(holds),
+            "holds": dict(_sum(view["holds"] for view in views)),
             "confirm_latency_seconds": None if p50 is None or p99 is None else {"p50": p50 / 1e6, "p99": p99 / 1e6},
             "workers": len(self.gateway.running),
         }
