@@ -114,7 +114,7 @@ class Publisher:
         cached = frame.header_block.cached_publish
         if not isinstance(cached, CachedPublish):
             cached = self._cached(frame, is_new=cached is None)
-        if not self._is_prepared(frame, cached):
+        if not self._prepare(frame, cached):
             return
         name = cached.request.transaction
         if name is not None:
@@ -184,15 +184,16 @@ class Publisher:
         cached = send.header_block.cached_publish
         if not isinstance(cached, CachedPublish) or cached.channel is self._channel:
             return True
-        if not self._is_prepared(commit, cached):
+        if not self._prepare(commit, cached):
             return False
         cached.check(self._context.receipt_of(send), send)
         return True
 
-    def _is_prepared(self, frame: Frame, cached: CachedPublish) -> bool:
-        """Whether a SEND may be published now. If not, ask for the next thing that is missing, for ``frame``.
+    def _prepare(self, frame: Frame, cached: CachedPublish) -> bool:
+        """Prepare to publish a SEND, and return whether that can happen now.
 
-        If its queue may be declared without waiting, this declares it.
+        If not, this asks for the next thing that is missing, for ``frame``. If the queue may be declared without
+        waiting, this declares it.
         """
         context = self._context
         temp_queues = context.subscriptions.temp_queues

@@ -177,7 +177,7 @@ class RideThrough:
         """The request to restore everything that is lost by now. It may grow while a recovery runs."""
         context = self._context
         publishing = self._publisher.is_lost
-        lost = [each for each in context.subscriptions.all if each.must_return]
+        lost = [each for each in context.subscriptions.all if each.awaits_recovery]
         if context.state is State.DRAINING:
             # The session is ending. It needs no subscriptions, and a channel only for unconfirmed messages.
             publishing, lost = publishing and bool(self._publisher.confirms), []
@@ -208,7 +208,7 @@ class RideThrough:
                 refusal = error_frames.not_for_amqp(str(error))
                 context.fail(error_frames.closed_for(refusal, CloseReason.LINK_LOST))
                 return
-        if not any(each.must_return for each in context.subscriptions.all) and not self._publisher.is_lost:
+        if not any(each.awaits_recovery for each in context.subscriptions.all) and not self._publisher.is_lost:
             self._end()
             context.pending.resume()
 

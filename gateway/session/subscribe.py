@@ -245,12 +245,14 @@ class SubscribeHandler:
             raise error_frames.no_subscription(description)
         delete = queue_to_delete(subscription, headers, context.settings, context.destination_rules)
         context.settle_if_writable()
-        is_left = delete is None and context.settings.next_release and context.subscriptions.may_leave(subscription)
+        is_left = (
+            delete is None and context.settings.next_release and context.subscriptions.may_end_unsettled(subscription)
+        )
         if context.observer is not None:
             how = "unsubscribe" if delete is None else "deleted"
             context.observer.unsubscribed(subscription, how, is_left=is_left)
         if is_left:
-            context.subscriptions.leave(subscription)
+            context.subscriptions.end_unsettled(subscription)
             context.ask(ops.Unsubscribe(subscription, None, subscription.ledger.last_tag), frame)
             return
         context.subscriptions.remove(subscription)

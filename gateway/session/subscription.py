@@ -182,7 +182,7 @@ class Subscription:
         return not self.ledger.channel
 
     @property
-    def must_return(self) -> bool:
+    def awaits_recovery(self) -> bool:
         """Whether its channel is lost, and the session is held until it is restored."""
         return self.is_lost and not self.awaits_queue and self._stopped_at is None
 

@@ -13,7 +13,7 @@ from gateway.session.traffic import TrafficByDestination
 _TEMP_TAG: Final = b"T_" + TEMP_QUEUE
 
 # The most ended subscriptions of a session whose messages the client may still settle.
-_MOST_LEFT: Final = 16
+_MOST_UNSETTLED: Final = 16
 
 # At the end of a session, this many subscriptions are dropped at a time.
 _AT_ONCE: Final = 200
@@ -65,12 +65,12 @@ class Settlement(NamedTuple):
 class Subscriptions:
     """The subscriptions of one session, by tag."""
 
-    __slots__ = ("_by_tag", "_left", "_to_settle", "auto_acks", "base", "past", "temp_queues")
+    __slots__ = ("_by_tag", "_to_settle", "_unsettled", "auto_acks", "base", "past", "temp_queues")
 
     def __init__(self) -> None:
         self._by_tag: dict[bytes, Subscription] = {}
         # The ended ones whose messages the client may still settle, with the highest number of their message-ids.
-        self._left: dict[Subscription, int] = {}
+        self._unsettled: dict[Subscription, int] = {}
         # The highest number in a message-id of an ended subscription.
         self.base = 0
         # The traffic of ended subscriptions.
@@ -99,17 +99,17 @@ class Subscriptions:
     def find(self, tag: bytes, number: int) -> Subscription | None:
         """The ended subscription that delivered this number, if the client may still settle it; else the active one."""
         current = self._by_tag.get(tag)
-        if self._left and (current is None or 0 < number <= current.first_base):
-            for each, last in self._left.items():
+        if self._unsettled and (current is None or 0 < number <= current.first_base):
+            for each, last in self._unsettled.items():
                 if each.tag == tag and each.first_base < number <= last:
                     return each
         return current
 
     def may_settle(self, subscription: Subscription) -> bool:
         """Whether the client may settle deliveries of this very subscription."""
-        return self.is_current(subscription) or subscription in self._left
+        return self.is_current(subscription) or subscription in self._unsettled
 
-    def may_leave(self, subscription: Subscription) -> bool:
+    def may_end_unsettled(self, subscription: Subscription) -> bool:
         """Whether the client may settle its messages after its end. At most 16 may, because each keeps its channel."""
         return (
             subscription.mode is not AckMode.AUTO
@@ -117,20 +117,20 @@ class Subscriptions:
             and not subscription.is_stream
             and not (subscription.is_lost or subscription.awaits_queue)
             and subscription.ledger.outstanding > 0
-            and len(self._left) < _MOST_LEFT
+            and len(self._unsettled) < _MOST_UNSETTLED
         )
 
-    def leave(self, subscription: Subscription) -> None:
+    def end_unsettled(self, subscription: Subscription) -> None:
         """End a subscription whose messages the client may still settle."""
         last = subscription.last_number
         self.remove(subscription)
-        self._left[subscription] = last
+        self._unsettled[subscription] = last
 
     def take_settled(self) -> Subscription | None:
         """Remove and return an ended subscription whose messages are all settled by now; None if there is none."""
-        for subscription in self._left:
+        for subscription in self._unsettled:
             if subscription.ledger.outstanding == 0:
-                del self._left[subscription]
+                del self._unsettled[subscription]
                 return subscription
         return None
 
@@ -163,7 +163,7 @@ class Subscriptions:
         """Drop all subscriptions of a session that has ended and is counted, 200 per step."""
         self.auto_acks.subscriptions.clear()
         self._to_settle.clear()
-        self._left.clear()
+        self._unsettled.clear()
         while self._by_tag:
             for _ in range(min(_AT_ONCE, len(self._by_tag))):
                 self._by_tag.popitem()

@@ -183,9 +183,9 @@ class Client:
         known = set(subscriptions._by_tag.values())
         if self.bridge.is_idle:
             # One that has ended may have its channel until the client has settled what it delivered.
-            channels = self.bridge.consuming.keys() - subscriptions._left.keys()
+            channels = self.bridge.consuming.keys() - subscriptions._unsettled.keys()
             demand(known == channels, "each subscription has its channel, and each channel its own")
-        demand(len(subscriptions._left) <= _LEFT, "few subscriptions that have ended have a channel")
+        demand(len(subscriptions._unsettled) <= _LEFT, "few subscriptions that have ended have a channel")
         waiting = subscriptions.auto_acks.subscriptions
         demand(len(waiting) == len(set(waiting)), "a subscription waits once to be settled")
         demand(known.issuperset(waiting), "nothing waits to be settled but what is there")

@@ -144,7 +144,7 @@ class LinkChannel:
         self._owner = owner
         self.link.add_user(owner)
 
-    def leave_owner(self) -> None:
+    def remove_owner(self) -> None:
         """Note that the session no longer uses the channel."""
         owner, self._owner = self._owner, None
         if owner is not None:
@@ -168,7 +168,7 @@ class LinkChannel:
 
     def abandon(self, owner: object) -> None:
         """Drop further deliveries, and close the channel without waiting: a queue may be away, and the answer late."""
-        self.leave_owner()
+        self.remove_owner()
         self.discard(owner)
         _ = self.start_closing()
 

@@ -67,12 +67,12 @@ class LinkUser(WindowUser, Protocol):
         """Write the output of one read."""
 
     def link_changed(self, link: Link) -> None:
-        """Note that ``blocked`` or ``paused`` of the link has changed."""
+        """Note that ``blocked`` or ``is_writing_paused`` of the link has changed."""
 
     def link_lost(self, link: Link) -> None:
         """Note that the link is closed."""
 
-    async def leave(self, link: Link) -> None:
+    async def leave_link(self, link: Link) -> None:
         """Leave the link, which drains, if nothing can be lost by that. The link asks repeatedly."""
 
 
@@ -82,11 +82,11 @@ class _Window(Protocol):
     @property
     def channels(self) -> int: ...
 
-    def enter(self, user: WindowUser) -> None: ...
+    def hold_if_full(self, user: WindowUser) -> None: ...
 
     def published(self, user: WindowUser, size: int) -> None: ...
 
-    def leave(self, user: WindowUser) -> None: ...
+    def forget(self, user: WindowUser) -> None: ...
 
 
 class _ChannelCallbacks(FaultOwner, Protocol):
@@ -161,9 +161,9 @@ class Link:
         self.tuning = Tuning()
         self.splitter = Splitter(self._control_frame)
         # Whether the broker has an alarm, and whether the link's write buffer is full. (``pause_reading`` is about the
-        # other direction, and has nothing to do with ``paused``.)
+        # other direction: it stops the gateway from reading the link.)
         self.blocked = False
-        self.paused = False
+        self.is_writing_paused = False
         # For sessions that have ended: bounds how many channels they close at the same time. It does not say that the
         # link closes; that is ``is_closing``.
         self.closing = asyncio.Semaphore(CLOSING_AT_ONCE)
@@ -238,7 +238,7 @@ class Link:
         if self.users[user] <= 0:
             del self.users[user]
             if self.window is not None:
-                self.window.leave(user)
+                self.window.forget(user)
 
     @property
     def channels(self) -> int:
@@ -393,9 +393,9 @@ class Link:
         for user in touched:
             guarded(user, user.flush_batch)  # type: ignore[attr-defined, arg-type]
 
-    def set_paused(self, paused: bool) -> None:
+    def set_writing_paused(self, paused: bool) -> None:
         """Hold or release the clients that publish here."""
-        self.paused = paused
+        self.is_writing_paused = paused
         self._tell_changed()
 
     def _tell_changed(self) -> None:

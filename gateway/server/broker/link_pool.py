@@ -93,7 +93,7 @@ class LinkDrain:
         async def ask_remaining() -> None:
             for link, user in remaining:
                 async with self.slots:
-                    await user.leave(link)
+                    await user.leave_link(link)
                 # Let other work run, even if no session can leave.
                 await asyncio.sleep(0)
 

@@ -67,7 +67,7 @@ class PublishWindow:
                 self._waiting.append(user)
                 user.window_full()
 
-    def enter(self, user: WindowUser) -> None:
+    def hold_if_full(self, user: WindowUser) -> None:
         """Hold a session that is about to write much, if the window is full."""
         if self._in_flight > self._window:
             # Perhaps no marker is under way: the window shrinks when another session joins the link.
@@ -76,7 +76,7 @@ class PublishWindow:
                 self._waiting.append(user)
                 user.window_full()
 
-    def leave(self, user: WindowUser) -> None:
+    def forget(self, user: WindowUser) -> None:
         """Note that a session no longer publishes on the link."""
         if user in self._waiting:
             self._waiting.remove(user)

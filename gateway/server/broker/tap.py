@@ -32,7 +32,7 @@ class _TapCallbacks(Protocol):
 
     def batch_done(self) -> None: ...
 
-    def set_paused(self, paused: bool) -> None: ...
+    def set_writing_paused(self, paused: bool) -> None: ...
 
     def bad_amqp(self, error: CodecError) -> None: ...
 
@@ -116,12 +116,12 @@ class Tap(asyncio.StreamReaderProtocol):
     def pause_writing(self) -> None:
         """Hold clients: the transport's buffer is above its high-water mark."""
         super().pause_writing()
-        self._callbacks.set_paused(True)
+        self._callbacks.set_writing_paused(True)
 
     def resume_writing(self) -> None:
         """Release clients: the transport's buffer is below its low-water mark again."""
         super().resume_writing()
-        self._callbacks.set_paused(False)
+        self._callbacks.set_writing_paused(False)
 
     def eof_received(self) -> bool | None:
         """Note that the broker has ended its half."""

@@ -184,7 +184,7 @@ class Bridge:
         """Whether there is a good reason that the answer to an operation, or a confirm (None), takes long."""
         if operation is None or isinstance(operation, ops.PreparePublisher):
             # During an alarm the broker does not read links that publish. Nor has it read what fills a write buffer.
-            return any(link.blocked or (operation is None and link.paused) for link in self._login.links.all)
+            return any(link.blocked or (operation is None and link.is_writing_paused) for link in self._login.links.all)
         # The gateway delays the refusal of a token. On a paused link, the answer follows messages that wait for the
         # client.
         is_slow = not self._session.context.client_writable
@@ -352,10 +352,10 @@ class Bridge:
         turn.lost(reason.code)
         self.handle(ops.LinkLost(reason.code, reason.text, lost, publishing))
 
-    async def leave(self, link: Link) -> None:
+    async def leave_link(self, link: Link) -> None:
         """Leave a link that drains, if possible. The link asks repeatedly."""
         if not self._is_forgotten:
-            await self._guarded(self.parts.leaving.leave(link))
+            await self._guarded(self.parts.leaving.leave_link(link))
 
     def link_changed(self, link: Link) -> None:
         """Note that the broker raised or ended an alarm, or that a link's write buffer is full or has room again."""

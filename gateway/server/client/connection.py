@@ -305,14 +305,14 @@ class ClientConnection(StompProtocol):
         if self._state is _OVER:
             self.session.output.clear()
             return
-        if self._decoder.buffered > _LITTLE and self.session.wants_read and not self._begin_turn():
+        if self._decoder.buffered > _LITTLE and self.session.wants_read and not self._begin_or_queue_turn():
             return
         try:
             self._advance()
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
             self.failed(error)
 
-    def _begin_turn(self) -> bool:
+    def _begin_or_queue_turn(self) -> bool:
         """Begin the client's turn, or queue it.
 
         Returns whether the caller must continue: during the turn with everything, and while the turn is queued only
@@ -516,7 +516,7 @@ class ClientConnection(StompProtocol):
         self._rate_limiter.charge(self.stats.bytes_in)
         self._read_or_pause()
         self._context.traces.logged_in(self)
-        self._context.rechecks.enter(self._bridge, self._login.links, session.settings.recheck)
+        self._context.rechecks.add(self._bridge, self._login.links, session.settings.recheck)
 
     def failed(self, error: Exception) -> None:
         """End the session after a fault of the gateway. The client gets an ERROR without details; the log has them."""
@@ -613,7 +613,7 @@ class ClientConnection(StompProtocol):
             self._heartbeats.stop,
             self._rate_limiter.stop,
             self._bridge.flush,
-            partial(self._context.rechecks.leave, self._bridge),
+            partial(self._context.rechecks.remove, self._bridge),
             self._bridge.release,
             self._report_end,
             self._close_output,

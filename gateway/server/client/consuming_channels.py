@@ -59,7 +59,7 @@ class ConsumingChannels:
         """The channel for declarations, on a link for consuming. It is opened anew if the broker has closed it."""
         if self._control is not None and self._control.closed is not None:
             # The broker closed it when it refused a declaration.
-            self._control.leave_owner()
+            self._control.remove_owner()
             self._control = None
         if self._control is None:
             self._control = await self._context.links.consuming_channel()

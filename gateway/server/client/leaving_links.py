@@ -35,7 +35,7 @@ class LeavingLinks:
         self._queues = queues
         # Conditions, and what to do, once, when they are met.
         self.moments: list[tuple[Callable[[], bool], Callable[[], object]]] = []
-        # The links with subscriptions that wait for acknowledgements, and those for which ``leave`` is running.
+        # The links with subscriptions that wait for acknowledgements, and those for which ``leave_link`` is running.
         self._awaited: set[Link] = set()
         self._under_way: set[Link] = set()
         self._closing: set[asyncio.Task[None]] = set()
@@ -61,7 +61,7 @@ class LeavingLinks:
         if self._closing:
             await asyncio.wait(self._closing)
 
-    async def leave(self, link: Link) -> None:
+    async def leave_link(self, link: Link) -> None:
         """Leave a link that drains, if nothing can be lost by it. The caller has one of the pool's slots for moves."""
         if link not in self._under_way:
             self._under_way.add(link)
@@ -108,7 +108,7 @@ class LeavingLinks:
 
     async def _leave_in_turn(self, link: Link) -> None:
         async with self._context.pool.drain.slots:
-            await self.leave(link)
+            await self.leave_link(link)
 
     async def _leave_now(self, link: Link) -> None:
         """Treat the link as lost for this session. Messages on their way from the broker return to their queue."""

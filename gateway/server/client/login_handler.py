@@ -90,7 +90,7 @@ class LoginHandler:
         if links is None:
             return None
         try:
-            self.rates = self._limits.enter(virtual_host, credentials.login, self._peer.host)
+            self.rates = self._limits.add(virtual_host, credentials.login, self._peer.host)
         except LimitReachedError:
             self.release_links()
             return None
@@ -184,7 +184,7 @@ class LoginHandler:
         if self._is_closed:
             self.release_links()
         else:
-            self.rates = self._limits.enter(virtual_host, credentials.login, self._peer.host)
+            self.rates = self._limits.add(virtual_host, credentials.login, self._peer.host)
         return logged_in
 
     @asynccontextmanager

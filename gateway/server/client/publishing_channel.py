@@ -83,7 +83,7 @@ class PublishingChannel:
     def flush(self) -> None:
         """Write the session's messages, of a COMMIT or a recovery only a part. HOT: once per batch."""
         channel = self._channel
-        if channel is None or (self._has_rest and (self._is_window_full or channel.link.paused)):
+        if channel is None or (self._has_rest and (self._is_window_full or channel.link.is_writing_paused)):
             return
         session = self._session
         # Taken before the write, because a full link calls this function again.
@@ -98,7 +98,12 @@ class PublishingChannel:
             window = channel.link.window
             if window is not None:
                 window.published(self._context.bridge, sum(map(len, publishes)))
-            if self._has_rest and not self._is_scheduled and not self._is_window_full and not channel.link.paused:
+            if (
+                self._has_rest
+                and not self._is_scheduled
+                and not self._is_window_full
+                and not channel.link.is_writing_paused
+            ):
                 # Other sessions write between the pieces.
                 self._is_scheduled = True
                 asyncio.get_running_loop().call_soon(self._write_more)
@@ -316,7 +321,7 @@ class PublishingChannel:
         """Join the publish window, before much is published. This may hold the session."""
         window = None if self._channel is None or self._is_window_full else self._channel.link.window
         if window is not None:
-            window.enter(self._context.bridge)
+            window.hold_if_full(self._context.bridge)
 
     def window_full(self) -> None:
         """Hold the session because the publish window is full, and perhaps move it to a bulk link."""
@@ -372,7 +377,7 @@ class PublishingChannel:
 
     def _follow(self, link: Link) -> None:
         self._session.publisher.set_blocked(link.blocked)
-        if link.paused or self._is_window_full:
+        if link.is_writing_paused or self._is_window_full:
             self._session.holds.add(Hold.LINK_WRITE)
         else:
             self._session.holds.discard(Hold.LINK_WRITE)

@@ -89,7 +89,7 @@ class Rechecks:
         self._logins: dict[tuple[LoginLinks, float], _Login] = {}
         self._by_session: dict[Bridge, _Login] = {}
 
-    def enter(self, session: Bridge, links: LoginLinks, interval: float) -> None:
+    def add(self, session: Bridge, links: LoginLinks, interval: float) -> None:
         """Check the login of a session from now on, every ``interval`` seconds; with 0, never."""
         if not interval:
             return
@@ -101,7 +101,7 @@ class Rechecks:
         login.sessions[session] = None
         self._by_session[session] = login
 
-    def leave(self, session: Bridge) -> None:
+    def remove(self, session: Bridge) -> None:
         """Stop checking for a session, which has ended. It need not have logged in."""
         login = self._by_session.pop(session, None)
         if login is None:

@@ -151,7 +151,7 @@ class SessionRates:
         """Stop counting the session, once."""
         scopes, self._scopes = self._scopes, ()
         if scopes:
-            self._limits.leave(scopes, self._rates)
+            self._limits.remove(scopes, self._rates)
 
 
 class SessionLimits:
@@ -197,7 +197,7 @@ class SessionLimits:
         if limits.address.sessions is not None:
             _check(limits.address.sessions, self.sessions(name, host=host), f"The address {network_of(host)}")
 
-    def enter(self, virtual_host: VirtualHost, login: str, host: str) -> SessionRates:
+    def add(self, virtual_host: VirtualHost, login: str, host: str) -> SessionRates:
         """Count a session whose login the broker has accepted.
 
         Raises:
@@ -227,7 +227,7 @@ class SessionLimits:
         rate.sessions += 1
         return rate
 
-    def leave(self, scopes: tuple[_Scope, ...], rates: tuple[_Rate, ...]) -> None:
+    def remove(self, scopes: tuple[_Scope, ...], rates: tuple[_Rate, ...]) -> None:
         """Stop counting a session. ``SessionRates.release`` calls this."""
         for rate in rates:
             rate.sessions -= 1

@@ -168,14 +168,14 @@ class Trace:
         next(iter(self._undecided)).drop(self)
         return True
 
-    def join(self, client: Watch, *, is_decided: bool) -> None:
+    def begin_watch(self, client: Watch, *, is_decided: bool) -> None:
         """Note that a client is watched from now on."""
         if is_decided:
             self.clients += 1
         else:
             self._undecided[client] = _Undecided()
 
-    def leave(self, client: Watch) -> None:
+    def end_watch(self, client: Watch) -> None:
         """Note that a client is no longer watched."""
         if self._undecided.pop(client, None) is None:
             self.clients -= 1

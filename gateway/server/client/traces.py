@@ -233,7 +233,7 @@ class FrameWatch:
         """End one trace of this client. The connection keeps the watch until `Traces` removes it between two reads."""
         if trace in self.traces:
             self.traces.remove(trace)
-            trace.leave(self)
+            trace.end_watch(self)
 
     def failed(self, error: Exception) -> None:
         """End all traces of this client, because of a fault of the gateway."""
@@ -320,7 +320,7 @@ class Traces:
             # Not an old watch without traces, because that has not read along.
             watch = self._watches[client] = FrameWatch(client, self._clock)
             client.watch(watch)
-        trace.join(watch, is_decided=is_match is True)
+        trace.begin_watch(watch, is_decided=is_match is True)
         watch.traces.append(trace)
 
     def arrived(self, client: WatchedClient) -> None:

@@ -76,30 +76,30 @@ def test_each_sees_what_all_have(workers: Workers) -> None:
 )
 def test_one_session_too_many_is_refused_wherever_the_others_are(workers: Workers, config: str, scope: str) -> None:
     one, two, host = workers.limits(0), workers.limits(1), virtual_host(config)
-    first = one.enter(host, "a", "10.0.0.1")
-    two.enter(host, "a", "10.0.0.1")
+    first = one.add(host, "a", "10.0.0.1")
+    two.add(host, "a", "10.0.0.1")
     for limits in (one, two, workers.limits(2)):
         with pytest.raises(LimitReachedError, match=scope):
-            limits.enter(host, "a", "10.0.0.1")
+            limits.add(host, "a", "10.0.0.1")
     first.release()
-    two.enter(host, "a", "10.0.0.1")
+    two.add(host, "a", "10.0.0.1")
     with pytest.raises(LimitReachedError):
-        one.enter(host, "a", "10.0.0.1")
+        one.add(host, "a", "10.0.0.1")
 
 
 def test_what_a_dead_worker_had_is_given_back_and_no_more(workers: Workers) -> None:
     dead, alive, host = workers.limits(0), workers.limits(1), virtual_host("{sessions: 3}")
-    dead.enter(host, "a", "10.0.0.1")
-    dead.enter(host, "b", "10.0.0.2")
-    alive.enter(host, "c", "10.0.0.3")
+    dead.add(host, "a", "10.0.0.1")
+    dead.add(host, "b", "10.0.0.2")
+    alive.add(host, "c", "10.0.0.3")
     workers.memory.give_back(0)
     assert alive.sessions("/") == 1
     assert alive.sessions("/", login="a") == 0
     successor = workers.limits(0)
     for _ in range(2):
-        successor.enter(host, "d", "10.0.0.4")
+        successor.add(host, "d", "10.0.0.4")
     with pytest.raises(LimitReachedError):
-        alive.enter(host, "e", "10.0.0.5")
+        alive.add(host, "e", "10.0.0.5")
 
 
 def test_what_is_given_back_begins_and_ends_with_the_largest_pages() -> None:
@@ -110,7 +110,7 @@ def test_what_is_given_back_begins_and_ends_with_the_largest_pages() -> None:
 
 def test_sessions_of_all_workers_pay_into_one_bucket(workers: Workers) -> None:
     host = virtual_host("{user: {messages_per_second: 10, bytes_per_second: 100, burst: 1}}")
-    one, two = (workers.limits(worker).enter(host, "a", "10.0.0.1") for worker in (0, 1))
+    one, two = (workers.limits(worker).add(host, "a", "10.0.0.1") for worker in (0, 1))
     assert one.charge(10, 0) == 0
     assert two.charge(5, 0) == 0.5
     assert one.charge(0, 0) == 0.5
@@ -122,9 +122,9 @@ def test_sessions_of_all_workers_pay_into_one_bucket(workers: Workers) -> None:
 
 def test_a_debt_outlives_the_worker_that_made_it(workers: Workers) -> None:
     host = virtual_host("{user: {messages_per_second: 1, burst: 1}}")
-    assert workers.limits(0).enter(host, "a", "10.0.0.1").charge(11, 0) == 10.0
+    assert workers.limits(0).add(host, "a", "10.0.0.1").charge(11, 0) == 10.0
     workers.memory.give_back(0)
-    assert workers.limits(1).enter(host, "a", "10.0.0.1").charge(0, 0) == 10.0
+    assert workers.limits(1).add(host, "a", "10.0.0.1").charge(0, 0) == 10.0
 
 
 def test_what_is_not_used_any_more_makes_room(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:

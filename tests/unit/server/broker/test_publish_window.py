@@ -95,10 +95,10 @@ async def test_who_is_about_to_send_much_waits_while_the_window_is_full(turns: l
     users = [User(name, turns) for name in "ab"]
     window = _window(*users)
     held = []
-    window.enter(users[1])
+    window.hold_if_full(users[1])
     held.append(users[1].is_held)
     window.published(users[0], LARGE)
-    window.enter(users[1])
+    window.hold_if_full(users[1])
     held.append(users[1].is_held)
     await _answer()
     assert (held, turns) == ([False, True], ["a", "b"])
@@ -111,7 +111,7 @@ async def test_a_window_that_has_shrunk_under_what_is_on_its_way_opens_again(tur
     window = PublishWindow(cast(Link, link), lambda: 0.0)
     window.published(users[0], LARGE)
     link.users[users[1]] += 1
-    window.enter(users[1])
+    window.hold_if_full(users[1])
     assert users[1].is_held
     await _answer()
     assert turns == ["b"]
@@ -131,7 +131,7 @@ async def test_a_session_that_is_gone_gets_no_turn(turns: list[str]) -> None:
     window = _window(*users)
     for user in users:
         window.published(user, LARGE)
-    window.leave(users[0])
+    window.forget(users[0])
     await _answer()
     await _answer()
     assert turns == ["b"]

@@ -249,7 +249,7 @@ def test_a_session_leaves_a_draining_link_once() -> None:
         broker.methods.clear()
         client.advances = 0
         for _ in range(2):
-            await client.bridge.leave(consuming)
+            await client.bridge.leave_link(consuming)
             await asyncio.sleep(10)
         assert broker.methods == ["Channel.Close"]
         assert client.advances < 10
@@ -270,7 +270,7 @@ def test_a_subscription_that_begins_while_a_link_drains_is_not_torn_down_with_it
         [own] = pausable_links(broker)
         first.deliver(1, False, b"\0\1q", b"\0\0", b"x")
         own.drain()
-        await client.bridge.leave(own)
+        await client.bridge.leave_link(own)
         await client.say("SUBSCRIBE\nid:2\nack:client\ndestination:/topic/t\n\n")
         assert len(pausable_links(broker)) == 2
         broker.methods.clear()
@@ -289,7 +289,7 @@ def test_a_link_is_not_left_after_a_subscription_has_begun_on_it_that_cannot_mov
         first.deliver(1, False, b"\0\1q", b"\0\0", b"x")
         await client.say("SUBSCRIBE\nid:2\ndestination:/topic/t\n\n", seconds=0)
         link.drain()
-        await client.bridge.leave(link)
+        await client.bridge.leave_link(link)
         broker.methods.clear()
         await client.say("ACK\nid:T_1@@session-x@@1\n\n")
         assert "Channel.Close" not in broker.methods
@@ -306,7 +306,7 @@ def test_only_so_many_sessions_leave_at_a_time_and_the_others_wait_for_their_tur
         [link] = [link for link in broker.links if link.purpose == "consume"]
         first.deliver(1, False, b"\0\1q", b"\0\0", b"x")
         link.drain()
-        await client.bridge.leave(link)
+        await client.bridge.leave_link(link)
         others = [client.slots.acquire() for _ in range(32)]
         await asyncio.gather(*others)
         await client.say("ACK\nid:T_1@@session-x@@1\n\n")
@@ -334,7 +334,7 @@ def test_a_session_that_ends_while_it_leaves_gives_its_turn_back(frame: str, pur
         link.drain()
         # The session's channel is closed, and never comes back.
         broker.script = lambda link, method: None if method.name == last else usual_answer(method)
-        leaving = asyncio.ensure_future(client.bridge.leave(link))
+        leaving = asyncio.ensure_future(client.bridge.leave_link(link))
         await asyncio.sleep(1)
         assert (leaving.done(), client.session.operation is None, link.channels) == (False, False, 0)
         client.leave()
@@ -350,7 +350,7 @@ def test_a_publisher_leaves_a_broker_that_answers_nothing_any_more() -> None:
         [old] = [link for link in broker.links if link.purpose == "publish"]
         old.drain()
         broker.script = lambda link, method: None if link is old else usual_answer(method)
-        await asyncio.wait_for(client.bridge.leave(old), 20)
+        await asyncio.wait_for(client.bridge.leave_link(old), 20)
         broker.methods.clear()
         await client.say("SEND\ndestination:/topic/t\n\nhi")
         assert broker.methods.count("Basic.Publish") == 1
@@ -366,11 +366,11 @@ def test_a_consumer_moves_although_messages_are_not_confirmed_and_a_publisher_do
         [consuming] = [link for link in broker.links if link.purpose == "consume"]
         for link in (publishing, consuming):
             link.drain()
-            await client.bridge.leave(link)
+            await client.bridge.leave_link(link)
         assert [link.channels for link in (publishing, consuming)] == [1, 0]
         assert not client.session.holds
         client.session.confirm(1, False, True)
-        await client.bridge.leave(publishing)
+        await client.bridge.leave_link(publishing)
         assert publishing.channels == 0
 
     play(scene)
@@ -414,7 +414,7 @@ def test_a_consumer_whose_queue_is_deleted_is_cancelled_also_if_another_link_is_
         broker.script = script
         consuming.splitter.receive(pamqp.frame.marshal(commands.Basic.Cancel("s1", nowait=True), 1))
         publishing.drain()
-        await asyncio.wait_for(client.bridge.leave(publishing), 60)
+        await asyncio.wait_for(client.bridge.leave_link(publishing), 60)
         await asyncio.sleep(1)
         refusal = commands.Channel.Close(406, "PRECONDITION_FAILED - invalid arg 'x-priority'", 60, 20)
         broker.tell(consuming, pamqp.frame.marshal(refusal, 2))

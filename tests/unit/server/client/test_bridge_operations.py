@@ -189,9 +189,9 @@ def test_publishing_is_held_while_the_link_is_full_and_goes_on_afterwards() -> N
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         await client.say("SEND\ndestination:/topic/t\n\nhi")
         link = next(link for link in broker.links if link.purpose == "publish")
-        link.set_paused(True)
+        link.set_writing_paused(True)
         assert client.session.holds == {Hold.LINK_WRITE}
-        link.set_paused(False)
+        link.set_writing_paused(False)
         assert not client.session.holds
 
     play(scene)

@@ -45,7 +45,7 @@ def test_a_session_that_leaves_a_link_takes_a_slot_only_until_it_has_left() -> N
         client.session.confirm(client.session.confirms.last_sequence, False, True)
         [old] = [link for link in broker.links if link.purpose == "publish"]
         old.drain()
-        leaving = asyncio.ensure_future(client.bridge.leave(old))
+        leaving = asyncio.ensure_future(client.bridge.leave_link(old))
         await asyncio.sleep(BEFORE_ANSWERS)
         await client.say(*("SUBSCRIBE\nid:1\ndestination:/queue/q\n\n", "UNSUBSCRIBE\nid:1\n\n") * 1000, seconds=0)
         await leaving

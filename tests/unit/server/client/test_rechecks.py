@@ -67,14 +67,14 @@ def test_what_many_sessions_of_a_login_consume_is_asked_about_once() -> None:
             await each.say(SUBSCRIBE.format(1, "/queue/q"), *topics)
         permissions, links = Permissions(broker), len(broker.links)
         for each in others:
-            rechecks.enter(each.bridge, each.links, INTERVAL)
+            rechecks.add(each.bridge, each.links, INTERVAL)
         await asyncio.sleep(INTERVAL)
         [first, *more] = permissions.asked
         assert (first, more[0][0][:19], more[1:]) == (("q",), "stomp-subscription-", [("amq.topic", "t")])
         assert len(broker.links) == links + 1
         assert broker.links[-1].closed is not None
         for each in others:
-            rechecks.leave(each.bridge)
+            rechecks.remove(each.bridge)
         await asyncio.sleep(2 * INTERVAL)
         assert len(permissions.asked) == 3
         assert stats.host("/").rechecks == {"allowed": 1}
@@ -86,7 +86,7 @@ def test_a_refusal_ends_only_what_is_refused_once_more() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         rechecks, stats = rechecks_of(broker, client)
         await client.say(SUBSCRIBE.format(1, "/queue/a"), SUBSCRIBE.format(2, "/queue/b"))
-        rechecks.enter(client.bridge, client.links, INTERVAL)
+        rechecks.add(client.bridge, client.links, INTERVAL)
         permissions = Permissions(broker)
         permissions.refuses = {"a", "b"}
         await asyncio.sleep(0)
@@ -97,7 +97,7 @@ def test_a_refusal_ends_only_what_is_refused_once_more() -> None:
         await asyncio.sleep(CONFIRMED)
         assert [subscription.tag for subscription in client.session.subscriptions.all] == [b"T_1"]
         assert client.output.count(b"ERROR") == client.output.count(b"subscription:2") == 1
-        rechecks.leave(client.bridge)
+        rechecks.remove(client.bridge)
 
     play(scene)
 
@@ -106,7 +106,7 @@ def test_a_refusal_of_something_else_confirms_nothing() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         rechecks, stats = rechecks_of(broker, client)
         await client.say(SUBSCRIBE.format(1, "/queue/a"), SUBSCRIBE.format(2, "/queue/b"))
-        rechecks.enter(client.bridge, client.links, INTERVAL)
+        rechecks.add(client.bridge, client.links, INTERVAL)
         permissions = Permissions(broker)
         permissions.refuses = {"a"}
         while not stats.host("/").rechecks["doubted"]:  # noqa: ASYNC110 - there is no event to wait for
@@ -118,7 +118,7 @@ def test_a_refusal_of_something_else_confirms_nothing() -> None:
         await asyncio.sleep(CONFIRMED)
         assert stats.host("/").rechecks == {"doubted": 2, "revoked": 1}
         assert client.output.count(b"ERROR") == client.output.count(b"subscription:2") == 1
-        rechecks.leave(client.bridge)
+        rechecks.remove(client.bridge)
 
     play(scene)
 
@@ -139,10 +139,10 @@ def test_one_connection_too_many_is_no_refusal_whatever_the_names_are(text: str,
 
         rechecks, stats = rechecks_of(broker, client)
         client.links._open_link = open_link
-        rechecks.enter(client.bridge, client.links, INTERVAL)
+        rechecks.add(client.bridge, client.links, INTERVAL)
         await asyncio.sleep(2 * INTERVAL)
         assert ("revoked" in stats.host("/").rechecks) is counts
-        rechecks.leave(client.bridge)
+        rechecks.remove(client.bridge)
 
     play(scene)
 
@@ -157,7 +157,7 @@ def test_checks_spread_over_the_interval_and_few_are_under_way() -> None:
         clients = [BridgedClient(broker, settings) for _ in range(100)]
         rechecks, _ = rechecks_of(broker, clients[0])
         for each in clients:
-            rechecks.enter(each.bridge, each.links, INTERVAL)
+            rechecks.add(each.bridge, each.links, INTERVAL)
         counts, before = [], 0
         for _ in range(10):
             await asyncio.sleep(INTERVAL / 10)
@@ -181,7 +181,7 @@ def test_checks_spread_over_the_interval_and_few_are_under_way() -> None:
         await asyncio.sleep(2 * INTERVAL)
         assert most == 4
         for each in clients:
-            rechecks.leave(each.bridge)
+            rechecks.remove(each.bridge)
         await asyncio.sleep(100 * 30)
 
     run_in_virtual_time(work())
@@ -193,7 +193,7 @@ def test_a_broker_that_does_not_answer_ends_nothing_and_is_asked_again() -> None
         await client.say(SUBSCRIBE.format(1, "/queue/q"))
         usual = broker.script
         broker.script = lambda link, method: None if link.purpose == "login" else usual(link, method)
-        rechecks.enter(client.bridge, client.links, INTERVAL)
+        rechecks.add(client.bridge, client.links, INTERVAL)
         await asyncio.sleep(2 * INTERVAL)
         assert set(stats.host("/").rechecks) == {"unanswered"}
         assert all(link.closed for link in broker.links if link.purpose == "login")
@@ -201,6 +201,6 @@ def test_a_broker_that_does_not_answer_ends_nothing_and_is_asked_again() -> None
         await asyncio.sleep(2 * INTERVAL)
         assert set(permissions.asked) == {("q",)}
         assert client.output.count(b"ERROR") == 0
-        rechecks.leave(client.bridge)
+        rechecks.remove(client.bridge)
 
     play(scene)

@@ -48,7 +48,7 @@ async def _end(ending: str, client: BridgedClient) -> None:
     elif ending == "fail-back":
         for link in client.links.all:
             link.drain()
-            await client.bridge.leave(link)
+            await client.bridge.leave_link(link)
     elif ending == "client gone":
         client.leave()
     else:

@@ -31,16 +31,16 @@ def virtual_host(limits: str = "{}", name: str = "/") -> VirtualHost:
 
 def test_a_session_that_leaves_gives_back_its_own_place_only() -> None:
     limits, host = SessionLimits(Clock()), virtual_host("{sessions: 2}")
-    first, _ = (limits.enter(host, f"user-{number}", f"10.0.{number}.1") for number in (1, 2))
+    first, _ = (limits.add(host, f"user-{number}", f"10.0.{number}.1") for number in (1, 2))
     first.release()
     assert limits.sessions("/") == 1
-    limits.enter(host, "user-3", "10.0.3.1")
+    limits.add(host, "user-3", "10.0.3.1")
     with pytest.raises(LimitReachedError):
-        limits.enter(host, "user-4", "10.0.4.1")
+        limits.add(host, "user-4", "10.0.4.1")
 
 
 def test_without_rates_nothing_is_owed() -> None:
-    rates = SessionLimits(Clock()).enter(virtual_host(), "user", "10.0.0.1")
+    rates = SessionLimits(Clock()).add(virtual_host(), "user", "10.0.0.1")
     assert not rates.has_rates
     assert rates.charge(10**6, 10**9) == 0.0
 
@@ -110,7 +110,7 @@ def test_what_counts_as_one_address(host: str, network: str) -> None:
 
 def test_sessions_are_counted_whether_limited_or_not() -> None:
     limits, plain = SessionLimits(Clock()), virtual_host()
-    rates = [limits.enter(plain, login, host) for login, host in (("a", "::1"), ("a", "10.0.0.1"), ("b", "10.0.0.1"))]
+    rates = [limits.add(plain, login, host) for login, host in (("a", "::1"), ("a", "10.0.0.1"), ("b", "10.0.0.1"))]
     assert limits.sessions("/") == 3
     assert (limits.sessions("/", login="a"), limits.sessions("/", login="b")) == (2, 1)
     assert (limits.sessions("/", host="10.0.0.1"), limits.sessions("/", host="::2")) == (2, 1)
@@ -134,41 +134,41 @@ def test_sessions_are_counted_whether_limited_or_not() -> None:
 )
 def test_one_session_too_many_is_refused_until_another_ends(config: str, scope: str) -> None:
     limits, limited = SessionLimits(Clock()), virtual_host(config)
-    first = limits.enter(limited, "a", "10.0.0.1")
-    limits.enter(limited, "a", "10.0.0.1")
+    first = limits.add(limited, "a", "10.0.0.1")
+    limits.add(limited, "a", "10.0.0.1")
     with pytest.raises(LimitReachedError) as refusal:
-        limits.enter(limited, "a", "10.0.0.1")
+        limits.add(limited, "a", "10.0.0.1")
     assert (refusal.value.scope, refusal.value.limit) == (scope, 2)
     # A refused session does not count, and each virtual host has its own count.
     assert limits.sessions("/") == 2
-    limits.enter(virtual_host(config, "other"), "a", "10.0.0.1")
+    limits.add(virtual_host(config, "other"), "a", "10.0.0.1")
     first.release()
-    limits.enter(limited, "a", "10.0.0.1")
+    limits.add(limited, "a", "10.0.0.1")
 
 
 def test_each_user_and_address_has_a_limit_of_its_own() -> None:
     limits, limited = SessionLimits(Clock()), virtual_host("{user: {sessions: 1}, address: {sessions: 1}}")
     for number in range(1, 5):
-        limits.enter(limited, f"user-{number}", f"10.0.0.{number}")
+        limits.add(limited, f"user-{number}", f"10.0.0.{number}")
     assert limits.sessions("/") == 4
 
 
 def test_before_the_login_a_user_is_not_looked_at() -> None:
     """Otherwise anybody could find out how many sessions a user has."""
     limits, limited = SessionLimits(Clock()), virtual_host("{user: {sessions: 1}, address: {sessions: 2}}")
-    limits.enter(limited, "a", "10.0.0.1")
+    limits.add(limited, "a", "10.0.0.1")
     limits.check(limited, "10.0.0.1")
-    limits.enter(limited, "b", "10.0.0.1")
+    limits.add(limited, "b", "10.0.0.1")
     with pytest.raises(LimitReachedError):
         limits.check(limited, "10.0.0.1")
 
 
 def test_a_client_that_logs_in_again_counts_once() -> None:
     limits, limited = SessionLimits(Clock()), virtual_host("{user: {sessions: 1}}")
-    rates = limits.enter(limited, "a", "10.0.0.1")
+    rates = limits.add(limited, "a", "10.0.0.1")
     rates.release()
     rates.release()
-    limits.enter(limited, "a", "10.0.0.1")
+    limits.add(limited, "a", "10.0.0.1")
     assert limits.sessions("/", login="a") == 1
 
 
@@ -179,8 +179,8 @@ def test_all_sessions_of_a_user_and_all_from_an_address_pay_into_one_bucket() ->
     clock = Clock()
     limits = SessionLimits(clock)
     limited = virtual_host("{user: {messages_per_second: 10, burst: 1}, address: {bytes_per_second: 1000, burst: 1s}}")
-    first, second = limits.enter(limited, "a", "10.0.0.1"), limits.enter(limited, "a", "10.0.0.2")
-    same_address, other = limits.enter(limited, "b", "10.0.0.2"), limits.enter(limited, "c", "10.0.0.3")
+    first, second = limits.add(limited, "a", "10.0.0.1"), limits.add(limited, "a", "10.0.0.2")
+    same_address, other = limits.add(limited, "b", "10.0.0.2"), limits.add(limited, "c", "10.0.0.3")
     assert first.charge(10, 0) == 0
     assert second.charge(5, 0) == 0.5
     assert same_address.charge(10, 1000) == 0
@@ -194,11 +194,11 @@ def test_all_sessions_of_a_user_and_all_from_an_address_pay_into_one_bucket() ->
 def test_a_debt_outlives_the_session() -> None:
     clock = Clock()
     limits, limited = SessionLimits(clock), virtual_host("{user: {messages_per_second: 1, burst: 1}}")
-    rates = limits.enter(limited, "a", "10.0.0.1")
+    rates = limits.add(limited, "a", "10.0.0.1")
     assert rates.charge(11, 0) == 10.0
     rates.release()
     limits.forget_idle()
-    again = limits.enter(limited, "a", "10.0.0.1")
+    again = limits.add(limited, "a", "10.0.0.1")
     assert again.charge(0, 0) == 10.0
     again.release()
     clock.now += 10.9
@@ -212,19 +212,19 @@ def test_a_debt_outlives_the_session() -> None:
 def test_after_a_reload_sessions_keep_the_rates_that_they_logged_in_with() -> None:
     limits = SessionLimits(Clock())
     slow, fast = (virtual_host(f"{{user: {{messages_per_second: {rate}, burst: 1}}}}") for rate in (1, 100))
-    free = limits.enter(virtual_host(), "a", "10.0.0.1")
-    first, second, third = (limits.enter(host, "a", "10.0.0.1") for host in (slow, fast, slow))
+    free = limits.add(virtual_host(), "a", "10.0.0.1")
+    first, second, third = (limits.add(host, "a", "10.0.0.1") for host in (slow, fast, slow))
     assert first.charge(11, 0) == 10.0
     # Those with the same rate share it, and no others.
     assert (second.charge(50, 0), free.charge(1000, 0)) == (0, 0)
     assert third.charge(1, 0) == 11.0
-    assert limits.enter(fast, "a", "10.0.0.1").charge(60, 0) == pytest.approx(0.1)
+    assert limits.add(fast, "a", "10.0.0.1").charge(60, 0) == pytest.approx(0.1)
     # The number of sessions is that of all.
     with pytest.raises(LimitReachedError):
-        limits.enter(virtual_host("{user: {sessions: 5, messages_per_second: 1}}"), "a", "10.0.0.1")
+        limits.add(virtual_host("{user: {sessions: 5, messages_per_second: 1}}"), "a", "10.0.0.1")
     # A changed number of sessions leaves the rate as it is.
     more = virtual_host("{user: {sessions: 9, messages_per_second: 1, burst: 1}}")
-    assert limits.enter(more, "a", "10.0.0.1").charge(0, 0) == 11.0
+    assert limits.add(more, "a", "10.0.0.1").charge(0, 0) == 11.0
 
 
 # The rate_limiter of one client.
@@ -249,7 +249,7 @@ async def test_a_session_in_debt_is_not_read_until_it_is_paid() -> None:
     play, resumed = a_sender(), asyncio.Event()
     rate_limiter = RateLimiter(play.session)
     rate_limiter.start(
-        limits.enter(virtual_host("{user: {messages_per_second: 100, burst: 20ms}}"), "a", "10.0.0.1"), resumed.set
+        limits.add(virtual_host("{user: {messages_per_second: 100, burst: 20ms}}"), "a", "10.0.0.1"), resumed.set
     )
     # What was sent before is charged, too: one message, of the two that may come at once.
     rate_limiter.charge(100)
@@ -271,7 +271,7 @@ async def test_a_client_that_is_gone_is_held_no_longer() -> None:
     play.connect()
     rate_limiter = RateLimiter(play.session)
     rate_limiter.start(
-        limits.enter(virtual_host("{address: {bytes_per_second: 1, burst: 1}}"), "a", "10.0.0.1"), _nothing
+        limits.add(virtual_host("{address: {bytes_per_second: 1, burst: 1}}"), "a", "10.0.0.1"), _nothing
     )
     rate_limiter.charge(10_000)
     assert play.session.holds == {Hold.RATE_LIMIT}
@@ -286,7 +286,7 @@ async def test_a_client_without_rates_is_never_held() -> None:
     play = Playbook()
     play.connect()
     rate_limiter = RateLimiter(play.session)
-    rate_limiter.start(limits.enter(virtual_host("{user: {sessions: 5}}"), "a", "10.0.0.1"), _nothing)
+    rate_limiter.start(limits.add(virtual_host("{user: {sessions: 5}}"), "a", "10.0.0.1"), _nothing)
     rate_limiter.charge(1 << 40)
     assert play.session.holds == set()
 
@@ -299,7 +299,7 @@ async def test_what_comes_in_one_read_goes_out_in_steps() -> None:
     play.published()
     rate_limiter = RateLimiter(play.session)
     rate_limiter.start(
-        limits.enter(virtual_host("{user: {messages_per_second: 1000, burst: 100ms}}"), "a", "10.0.0.1"), resumed.set
+        limits.add(virtual_host("{user: {messages_per_second: 1000, burst: 100ms}}"), "a", "10.0.0.1"), resumed.set
     )
     rate_limiter.charge(1)
     play.data(stomp("SEND", "destination:/topic/t") * 1000)
@@ -319,7 +319,7 @@ async def test_the_end_of_a_client_lets_all_through_that_it_sent() -> None:
     play = a_sender()
     play.published()
     rate_limiter = RateLimiter(play.session)
-    rate_limiter.start(limits.enter(virtual_host("{user: {messages_per_second: 10}}"), "a", "10.0.0.1"), _nothing)
+    rate_limiter.start(limits.add(virtual_host("{user: {messages_per_second: 10}}"), "a", "10.0.0.1"), _nothing)
     play.data(stomp("SEND", "destination:/topic/t") * 50)
     rate_limiter.charge(1)
     rate_limiter.stop()
@@ -336,7 +336,7 @@ async def test_who_has_sent_nothing_new_is_not_held_for_the_debt_of_others() -> 
     for play in (busy, idle):
         play.connect()
         limiters.append(RateLimiter(play.session))
-        limiters[-1].start(limits.enter(host, "a", "10.0.0.1"), _nothing)
+        limiters[-1].start(limits.add(host, "a", "10.0.0.1"), _nothing)
     limiters[1].charge(0)
     limiters[0].charge(10_000)
     limiters[1].charge(0)
@@ -349,7 +349,7 @@ async def test_messages_that_waited_are_charged_when_they_are_carried_out() -> N
     play = a_sender()
     rate_limiter = RateLimiter(play.session)
     rate_limiter.start(
-        limits.enter(virtual_host("{user: {messages_per_second: 1, burst: 1s}}"), "a", "10.0.0.1"), _nothing
+        limits.add(virtual_host("{user: {messages_per_second: 1, burst: 1s}}"), "a", "10.0.0.1"), _nothing
     )
     rate_limiter.charge(100)
     play.session.holds.add(Hold.LINK_WRITE)
