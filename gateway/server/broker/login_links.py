@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import Final
+
+import structlog
 
 from gateway.config.virtual_host import Upstream, VirtualHost
 from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError
@@ -18,6 +21,8 @@ from gateway.server.broker.publish_window import PublishWindow
 from gateway.server.broker.queue_watch import QueueWatch
 from gateway.server.broker.redial import DialSlots, Redial, SharedTask
 from gateway.session.connect import renews_tokens
+
+log = structlog.get_logger("gateway.broker")
 
 # After a loss, the number of sessions of one login that restore their channels at the same time.
 _RESTORING: Final = 32
@@ -150,7 +155,7 @@ class LoginLinks:
             self._unused = link
 
     async def come_back(self) -> None:
-        """Wait until a link is open, or a dial that is under way has ended. All sessions share one dial.
+        """Wait until a link is open. All sessions share one dial.
 
         Raises:
             UpstreamError: the broker refuses the login or the virtual host.
@@ -160,8 +165,9 @@ class LoginLinks:
         under_way = next((purpose for purpose, dial in self._dials.items() if dial.task is not None), None)
         if under_way is not None:
             # The link of another dial would only be closed again.
-            await self._dialled(under_way)
-        else:
+            with suppress(LinkDownError):
+                await self._dialled(under_way)
+        if not self.all:
             await self._redial.answered()
 
     async def wait_for_login(self) -> None:
@@ -258,8 +264,9 @@ class LoginLinks:
             links.append(unused)
             return unused
         link = await self._dialled(purpose, one_by_one=one_by_one)
-        # So many sessions may have waited for it that it has no number left for another channel.
-        return await self._link_with_room(purpose) if link.is_full else link
+        # So many sessions may have waited for it that it has no number left for another channel, or a reload has taken
+        # its broker away meanwhile.
+        return await self._link_with_room(purpose) if link.is_full or link.is_draining else link
 
     async def _dialled(self, purpose: str, *, one_by_one: bool = False) -> Link:
         """Dial, or wait for the dial under way, and return the link."""
@@ -267,7 +274,14 @@ class LoginLinks:
         return await dial.done(partial(self._dial, purpose, one_by_one), f"dial to {purpose}")
 
     async def _dial(self, purpose: str, one_by_one: bool) -> Link:
-        link = await self._open(purpose, self._client, self._session, one_by_one=one_by_one)
+        try:
+            link = await self._open(purpose, self._client, self._session, one_by_one=one_by_one)
+        except UpstreamError:
+            raise
+        except Exception as fault:
+            # It would end every session that waits.
+            log.error("internal error", exc_info=fault)
+            raise LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the link was not opened") from None
         self._links[purpose].append(link)
         return link
 

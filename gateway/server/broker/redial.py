@@ -113,14 +113,14 @@ class SharedTask(Generic[_Result]):
     """Work that several callers wait for. If all of them are cancelled, so is the work."""
 
     def __init__(self) -> None:
-        # The work, while it is under way.
+        # The work, while it is under way, and until the event loop has told those who wait.
         self.task: asyncio.Task[_Result] | None = None
         # The number of callers that wait.
         self.waiting = 0
 
     async def done(self, begin: Callable[[], Coroutine[Any, Any, _Result]], name: str) -> _Result:
         """Wait for the work under way, or begin it. Returns its result, and raises its errors."""
-        if self.task is None:
+        if self.task is None or self.task.done():
             self.task = asyncio.create_task(begin(), name=name)
             self.task.add_done_callback(self._ended)
         task = self.task

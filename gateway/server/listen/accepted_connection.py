@@ -71,7 +71,7 @@ class Peer:
 
 @dataclass(slots=True, eq=False)
 class AcceptedConnection:
-    """A connection that a listener has accepted, here without limits. Further calls of its methods do nothing.
+    """A connection that a listener has accepted, here without limits, so that its methods do nothing.
 
     ``peer``: until the PROXY header has come, the proxy. ``accepted_at``: in seconds on the event loop's clock.
     ``log_limiter``: the listener's.

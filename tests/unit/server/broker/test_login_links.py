@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
-from gateway.config.virtual_host import VirtualHost
+from gateway.config.virtual_host import Upstream, VirtualHost
+from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError
+from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link import Link
 from gateway.server.broker.login_links import LoginLinks
@@ -94,3 +97,77 @@ async def test_sessions_that_find_no_room_on_a_link_they_waited_for_get_another_
     links = LoginLinks(VirtualHost(name="/"), Credentials("guest", "guest"), broker.open_link)
     channels = await asyncio.gather(*(links.consuming_channel() for _ in range(5)))
     assert [sum(channel.link is link for channel in channels) for link in broker.links] == [2, 2, 1]
+
+
+async def test_a_session_that_asks_in_the_moment_a_full_link_has_opened_gets_another_one() -> None:
+    broker, opens = ScriptedBroker(), asyncio.Event()
+    broker.channel_max = 2
+
+    async def open_link(virtual_host: VirtualHost, credentials: Credentials, purpose: str, *more: object) -> Link:
+        if not broker.links:
+            await opens.wait()
+        return await broker.open_link(virtual_host, credentials, purpose, *more)
+
+    links = LoginLinks(VirtualHost(name="/"), Credentials("guest", "guest"), open_link)
+
+    async def channel_at_the_moment() -> LinkChannel:
+        await opens.wait()
+        return await links.consuming_channel()
+
+    first = asyncio.create_task(links.consuming_channel())
+    await asyncio.sleep(0)
+    others = [asyncio.create_task(channel_at_the_moment()) for _ in range(4)]
+    await asyncio.sleep(0)
+    opens.set()
+    channels = await asyncio.gather(first, *others)
+    assert sorted(sum(channel.link is link for channel in channels) for link in broker.links) == [1, 2, 2]
+
+
+async def test_sessions_do_not_use_a_link_to_a_broker_that_a_reload_has_removed_meanwhile() -> None:
+    broker, dials, opens = ScriptedBroker(), asyncio.Event(), asyncio.Event()
+
+    async def open_link(virtual_host: VirtualHost, credentials: Credentials, purpose: str, *more: object) -> Link:
+        dials.set()
+        await opens.wait()
+        return await broker.open_link(virtual_host, credentials, purpose, *more)
+
+    old, new = (Upstream.model_validate({"urls": [f"amqp://{name}"]}) for name in ("old", "new"))
+    links = LoginLinks(VirtualHost(name="/", upstream=old), Credentials("guest", "guest"), open_link)
+    waiting = [asyncio.create_task(links.consuming_channel()) for _ in range(3)]
+    await dials.wait()
+    links.use_upstream(new)
+    opens.set()
+    channels = await asyncio.gather(*waiting)
+    assert {channel.link.broker.host for channel in channels} == {"new"}
+
+
+async def test_a_fault_in_a_dial_is_a_lost_link_for_those_who_wait() -> None:
+    async def open_link(*_: object) -> Link:
+        raise KeyError("ours")
+
+    links = LoginLinks(VirtualHost(name="/"), Credentials("guest", "guest"), open_link)
+    with capture_logs() as logged:
+        failed = await asyncio.gather(*(links.consuming_channel() for _ in range(3)), return_exceptions=True)
+    assert [type(error) for error in failed] == [LinkDownError] * 3
+    assert [line["event"] for line in logged] == ["internal error"]
+
+
+async def test_who_comes_back_goes_on_when_the_dial_it_waited_for_fails() -> None:
+    broker, fails = ScriptedBroker(), asyncio.Event()
+
+    async def open_link(virtual_host: VirtualHost, credentials: Credentials, purpose: str, *more: object) -> Link:
+        if not fails.is_set():
+            await fails.wait()
+            raise LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - no broker answers")
+        return await broker.open_link(virtual_host, credentials, purpose, *more)
+
+    links = LoginLinks(VirtualHost(name="/"), Credentials("guest", "guest"), open_link)
+    publishing = asyncio.create_task(links.publishing_channel())
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(links.come_back())
+    await asyncio.sleep(0)
+    fails.set()
+    await waiting
+    assert links.all == broker.links
+    with pytest.raises(LinkDownError):
+        await publishing
