@@ -123,7 +123,8 @@ def document(laboratory: Broker, tmp_path: Path) -> dict[str, Any]:
 async def planted(document: dict[str, Any], management: Management, tmp_path: Path) -> AsyncIterator[Planted]:
     for name, passcode in (("secret-default", DEFAULT), ("secret-user", USER)):
         await management.add_user(name, passcode=passcode)
-    with gateway_process(document, {"CERTIFIED_PASSCODE": CERTIFIED}) as process:
+    # From nothing: a forked gateway has the command line of the process that it is forked from.
+    with gateway_process(document, {"CERTIFIED_PASSCODE": CERTIFIED}, from_nothing=True) as process:
         operator = AdminClient(process.admin, ("operator", OPERATOR))
         yield Planted(process, listening(process, 3), tmp_path / "journal", operator)
     for name in ("secret-default", "secret-user"):
@@ -218,7 +219,8 @@ async def test_no_output_of_a_gateway_has_a_secret(planted: Planted) -> None:
     for file in planted.journal.rglob("*.jsonl*"):
         search.add(f"journal {file.name}", file.read_bytes())
     assert search.leaks == []
-    # What was searched is there.
+    # What was searched is there, and "ps" is the gateway's own command line.
+    assert str(planted.process.config) in search.outputs["ps"]
     assert any(where.startswith("journal") for where in search.outputs)
     log = search.outputs["log"]
     assert '"level": "debug"' in log
