@@ -22,7 +22,7 @@ from gateway.journal.segments import SegmentName
 from gateway.pipeline.check_lines import LineChecker
 from gateway.pipeline.lake import Lake, closed_before, last_batch
 from gateway.pipeline.lake_sql import Snapshot, SqlError
-from gateway.pipeline.progress import CheckOutput, first_few
+from gateway.pipeline.progress import CheckOutput, counted, first_few
 from gateway.pipeline.stored_segments import OddFile, StoredSegment, listed
 from gateway.pipeline.table_schemas import BATCH_TABLES, COMPUTED_TABLES, schema_of
 
@@ -114,14 +114,14 @@ def _note_boots(snapshot: Snapshot, output: CheckOutput) -> None:
         name = f"boot {row['boot']} ({row['node']})"
         if row["dropped"]:
             output.note(
-                f"{name}: {row['dropped']:,} events were dropped, and counted, by its gateway",
+                f"{name}: {counted(row['dropped'], 'event', 'was', 'were')} dropped, and counted, by its gateway",
                 "Disk or writer could not keep up. They are lost; the journal's level session writes less.",
             )
         if not row["closed"]:
             not_closed.append(name)
     if not_closed:
         output.note(
-            f"{len(not_closed)} boot{'s'[: len(not_closed) != 1]} did not close: {first_few(not_closed)}",
+            f"{counted(len(not_closed), 'boot')} did not close: {first_few(not_closed)}",
             "They are running, or their last segments are not ingested, or they were killed: then up to 512 "
             "events, or 250 ms of them, may be missing at their ends, and at level session ten seconds of counts.",
         )
@@ -141,13 +141,13 @@ def _check_files(snapshot: Snapshot, output: CheckOutput) -> bool:
     broken = [f"{name} ({reason})" for name in COMPUTED_TABLES if (reason := _why_unreadable(snapshot, name))]
     if missing:
         output.wrong(
-            f"{len(missing)} files of tables are not there: {first_few(missing)}",
+            f"{counted(len(missing), 'file', 'of a table is', 'of tables are')} not there: {first_few(missing)}",
             "Restore them from a backup. If all are those of a computed table, remove its directory and run `pipeline "
             "ingest`, which computes it again.",
         )
     elif broken:
         output.wrong(
-            f"{len(broken)} computed tables cannot be read: {first_few(broken)}",
+            f"{counted(len(broken), 'computed table')} cannot be read: {first_few(broken)}",
             "Remove the table's directory and run `pipeline ingest`, which computes it again.",
         )
     return not missing
@@ -174,7 +174,7 @@ def _check_batches(lake: Lake, snapshot: Snapshot, applied: int, output: CheckOu
     behind = [name for name in BATCH_TABLES if lake.last_batch(name) < newest]
     if behind:
         output.wrong(
-            f"{len(behind)} tables lack batches that others have: {first_few(behind)}",
+            f"{counted(len(behind), 'table', 'lacks', 'lack')} batches that others have: {first_few(behind)}",
             "Their files or their _delta_log were removed, or are of an old backup. Restore them, or ingest the "
             "journal into a new lake.",
         )
@@ -182,7 +182,7 @@ def _check_batches(lake: Lake, snapshot: Snapshot, applied: int, output: CheckOu
     batches = snapshot.sql(f"select distinct batch from segments where batch > {applied}")["batch"].to_pylist()  # noqa: S608
     if batches:
         (output.wrong if _is_overdue(snapshot, applied) else output.note)(
-            f"{len(batches)} batches are planned and not in all tables yet",
+            f"{counted(len(batches), 'batch', 'is', 'are')} planned and not in all tables yet",
             "An ingest is running or was killed. The next ingest finishes them; they are not checked here.",
         )
 
@@ -211,7 +211,7 @@ def _check_rollup(snapshot: Snapshot, applied: int, output: CheckOutput, since: 
             "One of them was changed: restore the lake from a backup, or ingest the journal into a new lake.",
         )
     else:
-        output.ok(f"the roll-up of {len(days):,} days has the same totals as the events")
+        output.ok(f"the roll-up of {counted(len(days), 'day')} has the same totals as the events")
 
 
 def _check_computed(snapshot: Snapshot, applied: int, output: CheckOutput) -> None:
@@ -222,7 +222,8 @@ def _check_computed(snapshot: Snapshot, applied: int, output: CheckOutput) -> No
         return
     overdue = _is_overdue(snapshot, applied - max(lacking.values()))
     (output.wrong if overdue else output.note)(
-        f"{len(lacking)} computed tables lack batches, up to {max(lacking.values()):,}: {first_few([*lacking])}",
+        f"{counted(len(lacking), 'computed table', 'lacks', 'lack')} batches, up to {max(lacking.values()):,}: "
+        f"{first_few([*lacking])}",
         "Run `pipeline ingest`, which computes them. (With --every it does so every five minutes.)",
     )
 
@@ -239,41 +240,45 @@ where name not in (select name from segments) and d >= '%s' group by name order 
 """
 _WRONG_KINDS: Final = {
     "changed": (
-        "ingested segments have changed since",
+        ("ingested segment", "has changed since", "have changed since"),
         "A finished segment must never be written again. Find out who did; the lake has what was there first.",
     ),
     "overdue": (
-        "segments wait for hours",
+        ("segment", "waits for hours", "wait for hours"),
         "No ingest runs, it fails, or it does not read this journal. Run `pipeline ingest`, and look at its messages.",
     ),
     "too late": (
-        "segments are of days that the lake has closed",
+        ("segment", "is of a day that the lake has closed", "are of days that the lake has closed"),
         "It has forgotten which of them it has. Move them elsewhere, or ingest them into another lake.",
     ),
     "refused": (
-        "files of the journal are no segments that may be read",
+        ("file", "of the journal is no segment that may be read", "of the journal are no segments that may be read"),
         "Links could lead to any file. Put the segments themselves there.",
     ),
     "passed over": (
-        "segments were passed over, though later ones of the same boots are in the lake",
+        (
+            "segment",
+            "was passed over, though a later one of its boot is in the lake",
+            "were passed over, though later ones of the same boots are in the lake",
+        ),
         "Run `pipeline ingest`. If they are not in the lake then, ingest the journal into a new one.",
     ),
 }
 _NOTED_KINDS: Final = {
     "waiting": (
-        "segments are not ingested yet",
+        ("segment", "is not ingested yet", "are not ingested yet"),
         "They are newer than what the lake has of their boots, as usual. Run `pipeline ingest`.",
     ),
     "later": (
-        "segments are of another schema version",
+        ("segment", "is of another schema version", "are of another schema version"),
         "This release cannot read them, and their lines are not in the lake. Ingest with that which wrote them.",
     ),
     "odd": (
-        "files of the journal have names that no gateway gives",
+        ("file", "of the journal has a name that no gateway gives", "of the journal have names that no gateway gives"),
         "Nobody reads them. Give a segment its name again, or move the file elsewhere.",
     ),
     "abandoned": (
-        "open segments have not been written for an hour",
+        ("open segment", "has not been written for an hour", "have not been written for an hour"),
         "Left by gateways that were killed, or that are idle. A gateway that starts on that node finishes them.",
     ),
 }
@@ -285,7 +290,7 @@ def _check_aside(snapshot: Snapshot, output: CheckOutput) -> set[str]:
     reasons = {row["name"]: f"{row['name']} ({row['reason']})" for row in snapshot.rows(_ASIDE % closed)}
     if reasons:
         output.wrong(
-            f"{len(reasons)} segments are aside: {first_few([*reasons.values()])}",
+            f"{counted(len(reasons), 'segment', 'is', 'are')} aside: {first_few([*reasons.values()])}",
             "Mend or restore them in their journals; the next `pipeline ingest` takes in those that have changed, and "
             "`pipeline ingest --again` tries all of them.",
         )
@@ -313,16 +318,19 @@ def _check_journals(
                 kind, text = _compared(file, known.get(name), newest.get(file.name.boot, -1), closed, overdue)
                 found[kind].append(text)
     _tell(output.wrong, found, _WRONG_KINDS)
-    output.ok(f"{len(found['same']):,} segments of the journal have as many lines as were ingested")
+    same = counted(len(found["same"]), "segment", "of the journal has", "of the journal have")
+    output.ok(f"{same} as many lines as were ingested")
     _tell(output.note, found, _NOTED_KINDS)
 
 
 def _tell(
-    tell: Callable[[str, str], None], found: Mapping[str, list[str]], kinds: Mapping[str, tuple[str, str]]
+    tell: Callable[[str, str], None],
+    found: Mapping[str, list[str]],
+    kinds: Mapping[str, tuple[tuple[str, str, str], str]],
 ) -> None:
-    for kind, (what, advice) in kinds.items():
+    for kind, (words, advice) in kinds.items():
         if texts := found.get(kind):
-            tell(f"{len(texts)} {what}: {first_few(texts)}", advice)
+            tell(f"{counted(len(texts), *words)}: {first_few(texts)}", advice)
 
 
 def _compared(segment: StoredSegment, lines: int | None, newest: int, closed: str, overdue: float) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from datetime import date, timedelta
 from typing import Any, Final
 
 from gateway.pipeline.lake_sql import Snapshot
-from gateway.pipeline.progress import CheckOutput, first_few
+from gateway.pipeline.progress import CheckOutput, counted, first_few
 
 Range = tuple[int, int]
 """Numbers from and to, both included."""
@@ -27,9 +27,13 @@ SUMS: Final = (
 _MODULUS: Final = 1 << 64
 _MOST_RANGES: Final = 8
 
-_DOUBLE: Final = "segments are recorded more than once"
-_DIFFERING: Final = "segments do not have their lines as rows"
-_FOREIGN: Final = "segments have rows, and the table segments does not have them"
+_DOUBLE: Final = ("segment", "is recorded more than once", "are recorded more than once")
+_DIFFERING: Final = ("segment", "does not have its lines as rows", "do not have their lines as rows")
+_FOREIGN: Final = (
+    "segment",
+    "has rows, and the table segments does not have it",
+    "have rows, and the table segments does not have them",
+)
 _TOTALS: Final = (
     "sum(lines) lines, min(first) first, max(last) last, sum(sum1) sum1, sum(sum2) sum2, sum(sum3) sum3, "
     "bool_or(is_deleted) is_deleted"
@@ -81,7 +85,7 @@ class LineChecker:
         self._applied = applied
         """The last batch that all recorded tables have; later ones are not checked."""
         self._output = output
-        self._odd: dict[str, list[str]] = {what: [] for what in (_DOUBLE, _DIFFERING, _FOREIGN)}
+        self._odd: dict[tuple[str, str, str], list[str]] = {what: [] for what in (_DOUBLE, _DIFFERING, _FOREIGN)}
         self._totals = Counter[str]()
 
     def check(self) -> None:
@@ -154,14 +158,14 @@ class LineChecker:
         if boot.missing:
             missing = joined(boot.missing)
             self._output.wrong(
-                f"{name}: {count(missing):,} lines are missing: {in_words(missing)}",
+                f"{name}: {counted(count(missing), 'line', 'is', 'are')} missing: {in_words(missing)}",
                 "If a journal still has the segments with these lines, `pipeline check --journal` names them, and "
                 "`pipeline ingest` takes them up. If none has, they are lost.",
             )
         if boot.repeated:
             repeated = joined(boot.repeated)
             self._output.wrong(
-                f"{name}: {count(repeated):,} lines are there more than once: {in_words(repeated)}",
+                f"{name}: {counted(count(repeated), 'line', 'is', 'are')} there more than once: {in_words(repeated)}",
                 "Rows were copied within the lake, or a segment was ingested under two names: the column file of "
                 "events says which. Ingest the journal into a new lake.",
             )
@@ -170,13 +174,14 @@ class LineChecker:
         anew = "Restore the lake from a backup, or ingest the journal into a new lake."
         for what, found in self._odd.items():
             if found:
-                self._output.wrong(f"{len(found):,} {what}: {first_few(found)}", anew)
+                self._output.wrong(f"{counted(len(found), *what)}: {first_few(found)}", anew)
         totals = self._totals
-        self._output.ok(f"{totals['segments']:,} segments, {totals['lines']:,} lines")
-        self._output.ok(f"{totals['complete']:,} of {totals['boots']:,} boots have all their numbers, each once")
+        self._output.ok(f"{counted(totals['segments'], 'segment')}, {counted(totals['lines'], 'line')}")
+        boots = counted(totals["boots"], "boot", "has all its numbers", "have all their numbers")
+        self._output.ok(f"{totals['complete']:,} of {boots}, each once")
         if totals["bad"]:
             self._output.note(
-                f"{totals['bad']:,} bad lines in {totals['with_bad']:,} segments",
+                f"{counted(totals['bad'], 'bad line')} in {counted(totals['with_bad'], 'segment')}",
                 "They could not be read; the table bad_lines has them as they are, and why.",
             )
 

@@ -38,7 +38,7 @@ class Progress:
 
     def start(self, journals: Sequence[str], lake: str, waiting: int) -> None:
         """Print the places, and how many segments are waiting."""
-        what = f": {_counted(waiting, 'segment') if waiting else 'no segments'} waiting"
+        what = f": {counted(waiting, 'segment') if waiting else 'no segments'} waiting"
         self.say(f"journal{'s'[: len(journals) != 1]} {first_few(journals)}, lake {lake}{what}")
 
     def batch(self, batch: IngestedBatch, *, seconds: float) -> None:
@@ -48,9 +48,9 @@ class Progress:
         self._events += batch.events
         self._bad += batch.bad_lines
         rate = f"{batch.events / seconds:,.0f}/s" if seconds > 0 else "-"
-        parts = [_counted(batch.segments, "segment"), f"{_counted(batch.events, 'event')} ({rate})"]
+        parts = [counted(batch.segments, "segment"), f"{counted(batch.events, 'event')} ({rate})"]
         if batch.bad_lines:
-            parts.append(_counted(batch.bad_lines, "bad line"))
+            parts.append(counted(batch.bad_lines, "bad line"))
         if batch.newest is not None:
             age = time.time() - batch.newest.timestamp()
             is_wrong = age < -_CLOCKS_DIFFER
@@ -60,17 +60,17 @@ class Progress:
 
     def tables(self, days: int, seconds: float) -> None:
         """Print that the computed tables are up to date."""
-        self.say(f"tables of {_counted(days, 'day')} computed in {seconds:.1f} s")
+        self.say(f"tables of {counted(days, 'day')} computed in {seconds:.1f} s")
 
     def end(self) -> None:
         """Print the sum of all batches."""
         if not self._batches:
             self.say("nothing new")
             return
-        bad = f", {_counted(self._bad, 'bad line')} (see the table bad_lines)" if self._bad else ""
+        bad = f", {counted(self._bad, 'bad line')} (see the table bad_lines)" if self._bad else ""
         self.say(
-            f"done: {_counted(self._batches, 'batch')}, {_counted(self._segments, 'segment')}, "
-            f"{_counted(self._events, 'event')}{bad}, {time.monotonic() - self._began:.1f} s"
+            f"done: {counted(self._batches, 'batch')}, {counted(self._segments, 'segment')}, "
+            f"{counted(self._events, 'event')}{bad}, {time.monotonic() - self._began:.1f} s"
         )
 
     def say(self, text: str) -> None:
@@ -167,9 +167,10 @@ def first_few(texts: Sequence[str]) -> str:
     return ", ".join(texts[:_MOST_NAMED]) + rest
 
 
-def _counted(count: int, what: str) -> str:
+def counted(count: int, what: str, one: str = "", more: str = "") -> str:
+    """A number and its noun, with what follows of one or of more: `1 segment is aside`, `2,000 segments are aside`."""
     plural = "es" if what.endswith("ch") else "s"
-    return f"{count:,} {what}{'' if count == 1 else plural}"
+    return f"{count:,} {what} {one}".rstrip() if count == 1 else f"{count:,} {what}{plural} {more}".rstrip()
 
 
 def _age(seconds: float) -> str:

@@ -123,12 +123,12 @@ def test_a_segment_that_was_left_out_is_named_by_its_numbers_and_its_file(site: 
     site.ingest()
     text = site.wrong()
     assert ": 100 lines are missing: 200-299\n" in text
-    assert f"later ones of the same boots are in the lake: {left_out.name}\n" in site.wrong(journal=True)
+    assert f"a later one of its boot is in the lake: {left_out.name}\n" in site.wrong(journal=True)
 
 
 def test_segments_that_are_newer_than_all_of_their_boots_are_only_waiting(site: Site) -> None:
     site.ingest(site.segments[:-1])
-    assert f"1 segments are not ingested yet: {site.segments[-1].name}" in site.right(journal=True)
+    assert f"1 segment is not ingested yet: {site.segments[-1].name}" in site.right(journal=True)
 
 
 def test_a_boot_that_begins_late_misses_its_beginning(site: Site) -> None:
@@ -139,16 +139,16 @@ def test_a_boot_that_begins_late_misses_its_beginning(site: Site) -> None:
 def test_rows_that_vanish_are_missed_by_numbers_segment_and_rollup(whole: Site) -> None:
     whole.table("events").delete("seq = 205 and node = 'node1'")
     text = whole.wrong()
-    assert ": 1 lines are missing: 205\n" in text
+    assert ": 1 line is missing: 205\n" in text
     assert (
-        f"segments do not have their lines as rows: {whole.segments[2].name}: 99 events and 0 bad lines of 100" in text
+        f"segment does not have its lines as rows: {whole.segments[2].name}: 99 events and 0 bad lines of 100" in text
     )
     assert "the roll-up and the events differ" in text
 
 
 def test_rows_that_come_twice_are_told(whole: Site) -> None:
     whole.add_again("events", "seq = 205 and node = 'node1'")
-    assert ": 1 lines are there more than once: 205\n" in whole.wrong()
+    assert ": 1 line is there more than once: 205\n" in whole.wrong()
 
 
 def test_one_missing_and_one_double_do_not_make_up_for_each_other(whole: Site) -> None:
@@ -163,14 +163,14 @@ def test_one_missing_and_one_double_do_not_make_up_for_each_other(whole: Site) -
 def test_a_segment_ingested_twice_is_double(whole: Site) -> None:
     whole.ingest(whole.segments[:1])
     text = whole.wrong()
-    assert f"1 segments are recorded more than once: {whole.segments[0].name}" in text
+    assert f"1 segment is recorded more than once: {whole.segments[0].name}" in text
     assert ": 100 lines are there more than once: 0-99" in text
 
 
 def test_rows_of_a_segment_that_is_not_recorded_are_told(site: Site) -> None:
     site.ingest(site.segments[:-1])
     site.lake.write_rows("events", rows_in("events", [{"file": "strange", "d": "2026-11-21", "seq": 1}]), 90)
-    assert "1 segments have rows, and the table segments does not have them: strange" in site.wrong()
+    assert "1 segment has rows, and the table segments does not have it: strange" in site.wrong()
 
 
 def test_bad_lines_account_for_their_numbers(site: Site) -> None:
@@ -202,7 +202,7 @@ def test_a_bad_line_too_many_explains_nothing_elsewhere(site: Site) -> None:
         segment = site.segments[index]
         segment.write_bytes(b"\n".join(change(segment.read_bytes().split(b"\n"))))
     site.ingest()
-    assert ": 1 lines are missing: 430\n" in site.wrong()
+    assert ": 1 line is missing: 430\n" in site.wrong()
 
 
 def test_more_missing_than_bad_lines_explain(site: Site) -> None:
@@ -217,7 +217,7 @@ def test_more_missing_than_bad_lines_explain(site: Site) -> None:
 def test_a_segment_without_one_good_line_explains_its_numbers(site: Site) -> None:
     site.segments[2].write_bytes(b"junk\n" * 100)
     site.ingest()
-    assert "100 bad lines in 1 segments" in site.right()
+    assert "100 bad lines in 1 segment" in site.right()
 
 
 def test_changed_bad_lines_are_noticed(site: Site) -> None:
@@ -242,7 +242,7 @@ def test_a_lost_file_is_missed(whole: Site) -> None:
     path = Path(whole.lake.files("rollup_10s")[0])
     path.unlink()
     text = whole.wrong()
-    assert f"1 files of tables are not there: rollup_10s/{path.parent.name}/{path.name}\n" in text
+    assert f"1 file of a table is not there: rollup_10s/{path.parent.name}/{path.name}\n" in text
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"x" * 4096])
@@ -259,7 +259,7 @@ def test_a_planned_batch_is_told_and_not_checked(site: Site, done: list[str]) ->
     site.ingest(site.segments[:-3])
     site.maker.ingest(site.segments[-3:], until=done)
     text = site.right(journal=True)
-    assert "1 batches are planned and not in all tables yet" in text
+    assert "1 batch is planned and not in all tables yet" in text
     site.maker.batch -= 1
     site.maker.ingest(site.segments[-3:])
     assert "planned" not in site.right(journal=True)
@@ -302,7 +302,7 @@ def test_a_segment_that_waits_for_hours_is_wrong(site: Site) -> None:
     site.maker.ingest(site.segments[:-1])
     waiting = site.segments[-1]
     os.utime(waiting, (time.time() - 7 * 3600,) * 2)
-    assert f"1 segments wait for hours: {waiting.name}\n" in site.wrong(journal=True)
+    assert f"1 segment waits for hours: {waiting.name}\n" in site.wrong(journal=True)
     assert check(site.lake, [site.journal], io.StringIO(), overdue=8 * 3600)
 
 
@@ -316,8 +316,8 @@ def test_what_else_lies_in_a_journal_is_told(whole: Site) -> None:
     assert "open segments" not in whole.right(journal=True)
     os.utime(open_one, (1, 1))
     text = whole.right(journal=True)
-    assert "1 segments are of another schema version" in text
-    assert "1 open segments have not been written for an hour" in text
+    assert "1 segment is of another schema version" in text
+    assert "1 open segment has not been written for an hour" in text
 
 
 def test_an_empty_segment_is_not_missed(whole: Site) -> None:
@@ -351,18 +351,18 @@ def test_an_empty_lake_is_complete(site: Site) -> None:
 @pytest.mark.parametrize("lost", ["", "_delta_log"])
 def test_a_table_that_is_lost_is_told(whole: Site, table: str, lost: str) -> None:
     shutil.rmtree(Path(whole.lake.table_url(table)) / lost)
-    assert f"1 tables lack batches that others have: {table}\n" in whole.wrong()
+    assert f"1 table lacks batches that others have: {table}\n" in whole.wrong()
 
 
 def test_a_table_that_is_behind_the_computed_ones_is_told(site: Site) -> None:
     site.ingest()
     site.maker.ingest([], until=[name for name in COLUMNS if name != "rollup_10s"])
-    assert "1 tables lack batches that others have: rollup_10s\n" in site.wrong()
+    assert "1 table lacks batches that others have: rollup_10s\n" in site.wrong()
 
 
 def test_a_planned_batch_that_no_ingest_finishes_is_wrong(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.ingest(site.segments[:-1])
     site.maker.ingest(site.segments[-1:], until=["segments"])
-    assert "1 batches are planned and not in all tables yet" in site.right()
+    assert "1 batch is planned and not in all tables yet" in site.right()
     monkeypatch.setattr("gateway.pipeline.check._BATCH_OVERDUE", timedelta(0))
-    assert "1 batches are planned and not in all tables yet" in site.wrong()
+    assert "1 batch is planned and not in all tables yet" in site.wrong()

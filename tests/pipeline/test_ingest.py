@@ -266,7 +266,7 @@ def test_what_is_no_segment_is_named_and_not_read(spark: SparkSession, tmp_path:
     assert lake.sql("select count(*) n from bad_lines").to_pylist() == [{"n": 0}]
     assert not check(lake, [tmp_path / "journal"], out := io.StringIO())
     assert "WRONG    3 files of the journal are no segments that may be read" in out.getvalue()
-    assert "note     1 files of the journal have names that no gateway gives" in out.getvalue()
+    assert "note     1 file of the journal has a name that no gateway gives" in out.getvalue()
 
 
 @pytest.mark.usefixtures("no_tables")

@@ -182,7 +182,7 @@ def test_compact_beside_an_ingest_that_adds_and_replaces(old: Old, monkeypatch: 
     monkeypatch.setattr(TableOptimizer, "compact", compact_later)
     compact(old.lake, io.StringIO())
     assert seen[0] == "events"
-    assert "ok       1 of 1 boots have all their numbers" in old.check()
+    assert "ok       1 of 1 boot has all its numbers" in old.check()
 
 
 def test_a_day_that_is_computed_again_beside_compact_counts_once(old: Old, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ def test_gc_deletes_old_days_of_events_and_check_misses_nothing(old: Old, keep_s
     assert old.lake.days("events") == [SECOND_DAY]
     assert f"events of {FIRST}: deleted {rows - old.count('events'):,} rows" in text
     assert old.count("rollup_10s") == rolled_up
-    assert "ok       1 of 1 boots have all their numbers" in old.check()
+    assert "ok       1 of 1 boot has all its numbers" in old.check()
     assert old.collect(events_days=keep_second_day).count("events of") == 0
 
 
@@ -351,7 +351,7 @@ def test_a_segment_that_the_lake_has_forgotten_is_refused(forgetful: Forgetful) 
     assert f"1 segment of days before {SECOND_DAY} left unread: {late.name}. The lake has forgotten" in warnings
     complete, text = forgetful.check()
     assert not complete
-    assert f"1 segments are of days that the lake has closed: {late.name}" in text
+    assert f"1 segment is of a day that the lake has closed: {late.name}" in text
 
 
 def test_a_plan_that_comes_while_the_lake_forgets_counts_too(

@@ -58,7 +58,7 @@ def test_check_and_gc_of_a_journal_in_an_object_store(tmp_path: Path, monkeypatc
         out = io.StringIO()
         assert check(maker.lake, [store.url], out), out.getvalue()
         assert f"ok       {len(ingested)} segments of the journal have as many lines" in out.getvalue()
-        assert f"1 segments are not ingested yet: {late.name}\n" in out.getvalue()
+        assert f"1 segment is not ingested yet: {late.name}\n" in out.getvalue()
 
         obstore.put(place, f"{late.parent.name}/{ingested[0].name}", late.read_bytes())
         assert not check(maker.lake, [store.url], io.StringIO())

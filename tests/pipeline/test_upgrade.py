@@ -66,7 +66,7 @@ def test_an_upgraded_lake_is_complete_but_for_its_computed_tables(old: Path, mon
     assert "ok       3 of 3 boots have all their numbers, each once" in out.getvalue()
     assert "ok       11 segments of the journal have as many lines" in out.getvalue()
     assert "computed tables lack batches" in out.getvalue()
-    assert "1 bad lines in 1 segments" in out.getvalue()
+    assert "1 bad line in 1 segment" in out.getvalue()
 
 
 def test_what_cannot_be_computed_again_is_taken_over(old: Path) -> None:
