@@ -141,5 +141,5 @@ class GatewayView:
             await families_of(gateway, readiness),
             await overview(gateway, readiness),
             await virtual_hosts(gateway, readiness),
-            sum((host.latencies.recent for host in gateway.stats.hosts.values()), Counter[int]()),
+            gateway.stats.recent_latencies,
         )

@@ -39,7 +39,10 @@ _HOST: Final = "virtual_host"
 _VERSIONS: Final = frozenset(("0.0.1", "0.0.4", "1.0.0"))
 _VERSION: Final = re.compile(r";\s*version=([^;]*)")
 
-_GARBAGE: Final = GCCollector(CollectorRegistry())
+_PROCESS: Final = CollectorRegistry()
+"""Metrics of the process: its CPU time and memory, and Python's garbage collections."""
+ProcessCollector(registry=_PROCESS)
+GCCollector(registry=_PROCESS)
 
 Labels = tuple[str, ...]
 Counts = Mapping[Labels, float]
@@ -302,7 +305,7 @@ def _filled(family: CounterMetricFamily | GaugeMetricFamily, counts: Counts) -> 
 async def families_of(gateway: Gateway, readiness: Readiness) -> list[Metric]:
     """All metric families of a gateway and of its process. The readiness is as of now."""
     families = GatewayFamilies(gateway, readiness, await StatsSnapshot(gateway).take())
-    return [*families.all(), *ProcessCollector(registry=None).collect(), *_GARBAGE.collect()]
+    return [*families.all(), *_PROCESS.collect()]
 
 
 class _Fixed(Collector):

@@ -144,7 +144,8 @@ def as_in_configuration(read: Callable[[str], T]) -> Callable[[str], T]:
         try:
             return read(text)
         except ValueError as error:
-            from pydantic_core import PydanticCustomError  # noqa: PLC0415 - it loads slowly
+            # What the readers raise is a ValueError, so its class need not be loaded before there is a mistake.
+            from pydantic_core import PydanticCustomError  # noqa: PLC0415
 
             if isinstance(error, PydanticCustomError):
                 raise argparse.ArgumentTypeError(text_of(error)) from None

@@ -261,7 +261,7 @@ def _collect(options: argparse.Namespace) -> ExitCode:
     from gateway.server.process.logs import configure_logs  # noqa: PLC0415
 
     passcode = passcode_from(options.passcode_file, "STOMP_GATEWAY_PASSCODE", "guest")
-    broker = StreamBroker.read(options.broker, passcode, options.stream, options.ca_file)
+    broker = StreamBroker.from_option(options.broker, passcode, options.stream, options.ca_file)
     collector = StreamCollector(broker, open_store(options.to))
     configure_logs(Logging())
     is_ended = False

@@ -68,9 +68,13 @@ class StreamBroker:
         return cls(upstream.urls, user, name, stream, upstream.tls)
 
     @classmethod
-    def read(cls, broker: str, passcode: str, stream: str, ca_file: Path | None) -> StreamBroker:
+    def from_option(cls, broker: str, passcode: str, stream: str, ca_file: Path | None) -> StreamBroker:
         """A stream of the broker that `--from` names. Raises UsageError if it is not a URL of a broker."""
-        parts = urlsplit(broker)
+        try:
+            parts = urlsplit(broker)
+        except ValueError:
+            # Python's text of it may have the passcode.
+            raise UsageError("--from: This is not a URL.") from None
         if parts.password is not None:
             raise UsageError("--from: a passcode on the command line is visible to all; give --passcode-file.")
         place = parts.netloc.rpartition("@")[2]

@@ -24,9 +24,10 @@ _IS_MISSING: Final = "cannot be read"
 
 
 def migrate(options: Namespace) -> ExitCode:
-    """Make a configuration, and report on standard error. Without `output`, it goes to standard output.
+    """Make a configuration, and report on standard error. Raises UsageError.
 
-    Raises UsageError.
+    ``options``: ``files``, ``enabled_plugins``, ``output`` (None is standard output), ``force``, ``lenient``,
+    ``upstream``, ``port_offset`` and ``passcode_variable`` of the command line.
     """
     if options.passcode_variable and not _VARIABLE.fullmatch(options.passcode_variable):
         raise UsageError("--passcode-variable takes the name of an environment variable, for example STOMP_PASSCODE.")

@@ -229,12 +229,14 @@ class GatewayStats:
         """
         return {label: host.totals.copy() for label, host in self.hosts.items()}
 
+    @property
+    def recent_latencies(self) -> Counter[int]:
+        """`ConfirmLatencies.recent` of all virtual hosts together."""
+        return sum((host.latencies.recent for host in self.hosts.values()), Counter[int]())
+
     def confirm_latency(self, share: float) -> float | None:
         """A percentile of the recent confirm latencies, in seconds; None if there are none."""
-        counts: Counter[int] = Counter()
-        for host in self.hosts.values():
-            counts += host.latencies.recent
-        found = percentile(counts, share)
+        found = percentile(self.recent_latencies, share)
         return None if found is None else found / 1e6
 
     def minute_passed(self) -> None:

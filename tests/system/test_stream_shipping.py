@@ -276,5 +276,7 @@ def test_a_login_that_is_refused_is_an_error_without_the_passcode(
     captured = capsys.readouterr()
     assert "ACCESS_REFUSED" in captured.err
     assert "never-in-a-log" not in captured.out + captured.err
-    assert cli.main(["journal", "collect", "--from", "amqp://a:secret@b", "--to", "/x"]) == ExitCode.CONFIGURATION
-    assert "secret" not in capsys.readouterr().err
+    # The last one is no URL: it has a character that stands for "a/s".
+    for place in ("amqp://a:secret@b", "amqp://a:secret]@b", "amqp://a:secret\N{ADDRESSED TO THE SUBJECT}b"):
+        assert cli.main(["journal", "collect", "--from", place, "--to", "/x"]) == ExitCode.CONFIGURATION
+        assert "secret" not in capsys.readouterr().err

@@ -242,8 +242,11 @@ class LoginLinks:
         return await self._link_with_room(_CONSUME)
 
     async def with_room(self, link: Link) -> Link:
-        """Return a link for one more channel: this one, or one for subscriptions if it has no room."""
-        return link if link.has_room else await self.consuming_link()
+        """Return a link for one more channel: this one, or one for subscriptions if it is full.
+
+        One that drains stays, since another may be to another broker, which does not have the session's queues.
+        """
+        return await self.consuming_link() if link.is_full and not link.is_draining else link
 
     async def open_pausable(self, client: str, session: str) -> Link:
         """Open a link for one session."""

@@ -257,6 +257,9 @@ class ClientConnection(StompProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Note that the client is gone. The gateway still handles earlier frames."""
+        if self._is_lost:
+            # uvloop and a listener that closes at that moment may both tell it.
+            return
         self._has_ended = self._is_lost = True
         self._context.closing.discard(self)
         for step in (self._accepted.on_closed, self._output.connection_lost, self._heartbeats.stop, self._lost):

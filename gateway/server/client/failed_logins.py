@@ -101,7 +101,8 @@ class FailedLogins:
             realm: the target of the login.
             credentials: login and passcode.
             ask: asks the broker.
-            failed: called if the login fails, with the delay of the answer in seconds. It must wait for that time.
+            failed: called if the broker refuses the passcode or is not asked, with the delay of the answer in seconds.
+                It must wait for that time.
             time_limit: a context that bounds the time for the answer.
 
         Raises:

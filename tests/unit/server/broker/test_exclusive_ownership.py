@@ -29,7 +29,7 @@ SESSION = cast(LinkUser, None)
 class SharedLink:
     """A link, and what its broker was asked on channels of their own."""
 
-    has_room = True
+    is_full = is_draining = False
 
     def __init__(self) -> None:
         self.exclusive_queues: dict[str, ExclusiveQueues] = {}

@@ -8,6 +8,7 @@ import pytest
 from pamqp import commands
 from pamqp.base import Frame
 
+from gateway.config.virtual_host import Upstream
 from gateway.server.broker.link import Link
 from tests.support.scripted_broker import BridgedClient, ScriptedBroker, answer_without_queue, play, usual_answer
 
@@ -103,3 +104,48 @@ def test_existing_queues_are_used_with_the_last_channel_of_a_link() -> None:
         assert client.output.count(b"RECEIPT\n") == 4
 
     play(scene, on_queue_conflict="use_existing")
+
+
+_OTHER_BROKER = Upstream.model_validate({"urls": ["amqp://other"]})
+
+
+@pytest.mark.parametrize("settings", [{"on_queue_conflict": "use_existing"}, {"on_send_error": {"action": "keep"}}])
+def test_after_a_reload_a_queue_is_declared_on_the_broker_that_its_message_is_published_to(
+    settings: dict[str, object],
+) -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SEND\ndestination:/queue/a\n\n")
+        assert client.links.use_upstream(_OTHER_BROKER)
+        asked: list[tuple[str, str]] = []
+
+        def script(link: Link, method: Frame) -> Frame | None:
+            asked.append((method.name, link.broker.host))
+            return usual_answer(method)
+
+        broker.script = script
+        await client.say("SEND\ndestination:/queue/b\n\n", seconds=30)
+        [declared_at], [published_at] = (
+            {host for name, host in asked if name == method} for method in ("Queue.Declare", "Basic.Publish")
+        )
+        assert declared_at == published_at
+
+    play(scene, **settings)
+
+
+def test_after_a_reload_an_exclusive_queue_is_still_that_of_its_session() -> None:
+    async def scene(broker: ScriptedBroker, owner: BridgedClient) -> None:
+        await own_queues(owner, "x")
+        other = BridgedClient(broker, owner.session.settings, owner)
+        await other.connect()
+        await own_queues(other, "y")
+        [*old] = broker.links
+        assert owner.links.use_upstream(_OTHER_BROKER)
+
+        def script(link: Link, method: Frame) -> Frame | None:
+            return usual_answer(method) if link in old else answer_without_queue(method)
+
+        broker.script = script
+        await other.say("SEND\ndestination:/queue/x\nexclusive:true\n\n", seconds=5)
+        assert b"RESOURCE_LOCKED" in other.output
+
+    play(scene)
