@@ -244,9 +244,10 @@ class LoginLinks:
     async def with_room(self, link: Link) -> Link:
         """Return a link for one more channel: this one, or one for subscriptions if it is full.
 
-        One that drains stays, since another may be to another broker, which does not have the session's queues.
+        One to a broker that a reload has removed stays: others are to other brokers, without the session's queues.
         """
-        return await self.consuming_link() if link.is_full and not link.is_draining else link
+        is_kept = not link.is_full or link.broker not in self.virtual_host.upstream.urls
+        return link if is_kept else await self.consuming_link()
 
     async def open_pausable(self, client: str, session: str) -> Link:
         """Open a link for one session."""
@@ -256,20 +257,22 @@ class LoginLinks:
 
     async def _link_with_room(self, purpose: str, *, one_by_one: bool = False) -> Link:
         """Return a link with room for another channel. Sessions that need a new link at the same time share a dial."""
-        links = self._links[purpose]
-        links[:] = [link for link in links if link.closed is None]
-        for link in links:
-            if link.has_room:
+        while True:
+            links = self._links[purpose]
+            links[:] = [link for link in links if link.closed is None]
+            for link in links:
+                if link.has_room:
+                    return link
+            unused, self._unused = self._unused, None
+            if unused is not None and unused.has_room:
+                unused.purpose = purpose
+                links.append(unused)
+                return unused
+            link = await self._dialled(purpose, one_by_one=one_by_one)
+            # So many sessions may have waited for it that it has no number left for another channel, or a reload has
+            # taken its broker away meanwhile.
+            if not (link.is_full or link.is_draining):
                 return link
-        unused, self._unused = self._unused, None
-        if unused is not None and unused.has_room:
-            unused.purpose = purpose
-            links.append(unused)
-            return unused
-        link = await self._dialled(purpose, one_by_one=one_by_one)
-        # So many sessions may have waited for it that it has no number left for another channel, or a reload has taken
-        # its broker away meanwhile.
-        return await self._link_with_room(purpose) if link.is_full or link.is_draining else link
 
     async def _dialled(self, purpose: str, *, one_by_one: bool = False) -> Link:
         """Dial, or wait for the dial under way, and return the link."""

@@ -93,9 +93,8 @@ class Consumers:
         await self._channels.close(channel)
         if declared is None or isinstance(refusal, LinkDownError) or declared.durable or not declared.auto_delete:
             return
-        link = await self._context.links.consuming_link()
         with suppress(UpstreamError):
-            async with LinkChannel.opened(link) as cleaner:
+            async with LinkChannel.opened(await self._context.links.with_room(channel.link)) as cleaner:
                 await cleaner.delete_queue(declared.name, if_idle=True)
 
     async def restore(self, operation: ops.Subscribe) -> ops.Subscribed:

@@ -149,3 +149,19 @@ def test_after_a_reload_an_exclusive_queue_is_still_that_of_its_session() -> Non
         assert b"RESOURCE_LOCKED" in other.output
 
     play(scene)
+
+
+@pytest.mark.parametrize("settings", [{"on_queue_conflict": "use_existing"}, {"on_send_error": {"action": "keep"}}])
+def test_a_full_link_that_drains_is_no_reason_to_refuse_a_send(settings: dict[str, object]) -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        broker.channel_max = 2
+        await client.say("SUBSCRIBE\nid:0\ndestination:/queue/s\n\n", "SEND\ndestination:/queue/a\n\n")
+        other = BridgedClient(broker, client.session.settings, client)
+        await other.connect()
+        await other.say("SEND\ndestination:/queue/b\n\n")
+        for link in broker.links:
+            link.drain()
+        await client.say("SEND\ndestination:/queue/c\n\n", seconds=5)
+        assert b"ERROR" not in client.output
+
+    play(scene, **settings)
