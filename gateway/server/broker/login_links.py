@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -86,7 +86,7 @@ class LoginLinks:
         # When a link to which publishers may move may next be dialled, on the same clock.
         self._move_at = 0.0
         self._is_closed = False
-        self._redial = Redial(self.check_login, slots or DialSlots(), virtual_host.name)
+        self._redial = Redial(self._check_again, slots or DialSlots(), virtual_host.name)
         # See `RecoveryTurn`.
         self.turn = asyncio.Lock()
         # For sessions that restore their channels.
@@ -153,6 +153,10 @@ class LoginLinks:
             await link.close()
         else:
             self._unused = link
+
+    async def _check_again(self) -> None:
+        with _fault_as_loss():
+            await self.check_login()
 
     async def come_back(self) -> None:
         """Wait until a link is open. All sessions share one dial.
@@ -280,14 +284,8 @@ class LoginLinks:
         return await dial.done(partial(self._dial, purpose, one_by_one), f"dial to {purpose}")
 
     async def _dial(self, purpose: str, one_by_one: bool) -> Link:
-        try:
+        with _fault_as_loss():
             link = await self._open(purpose, self._client, self._session, one_by_one=one_by_one)
-        except UpstreamError:
-            raise
-        except Exception as fault:
-            # It would end every session that waits.
-            log.error("internal error", exc_info=fault)
-            raise LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the link was not opened") from None
         self._links[purpose].append(link)
         return link
 
@@ -354,3 +352,15 @@ class LoginLinks:
         links = [*self.all, *([] if self._unused is None or self._unused in self.all else [self._unused])]
         self._links, self._unused = {purpose: [] for purpose in _PURPOSES}, None
         await asyncio.gather(*(link.close() for link in links))
+
+
+@contextmanager
+def _fault_as_loss() -> Iterator[None]:
+    """For a dial that several sessions wait for: a fault of ours would end all of them."""
+    try:
+        yield
+    except UpstreamError:
+        raise
+    except Exception as fault:
+        log.error("internal error", exc_info=fault)
+        raise LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the link was not opened") from None

@@ -165,6 +165,7 @@ class LostConsumers:
         while (request := request_of(subscription)) is not None:
             try:
                 links, queue = self._context.links, _queue_of(subscription)
+                await links.come_back()
                 state = await links.queue_watch.state(queue)
                 if state is QueueState.AWAY:
                     self._context.note_away()
@@ -183,7 +184,6 @@ class LostConsumers:
                         return subscribed
             except LinkDownError as down:
                 down.__traceback__ = None
-                await self._context.links.come_back()
             except UpstreamError as refusal:
                 if not passes(refusal):
                     raise

@@ -171,3 +171,20 @@ async def test_who_comes_back_goes_on_when_the_dial_it_waited_for_fails() -> Non
     assert links.all == broker.links
     with pytest.raises(LinkDownError):
         await publishing
+
+
+async def test_a_fault_in_a_dial_after_a_loss_ends_none_of_those_who_wait() -> None:
+    broker, dials = ScriptedBroker(), 0
+
+    async def open_link(virtual_host: VirtualHost, credentials: Credentials, purpose: str, *more: object) -> Link:
+        nonlocal dials
+        dials += 1
+        if dials == 1:
+            raise KeyError("ours")
+        return await broker.open_link(virtual_host, credentials, purpose, *more)
+
+    links = LoginLinks(VirtualHost(name="/"), Credentials("guest", "guest"), open_link)
+    with capture_logs() as logged:
+        await asyncio.gather(*(links.come_back() for _ in range(3)))
+    assert links.all == broker.links
+    assert [line["event"] for line in logged] == ["internal error", "link opened"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 import pamqp.frame
 import pamqp.header
@@ -12,6 +13,9 @@ from pamqp import commands
 from pamqp.base import Frame
 
 from gateway.amqp.splitter import Return
+from gateway.config.virtual_host import VirtualHost
+from gateway.server.broker.broker_errors import CONNECTION_FORCED, NOT_ALLOWED, LinkDownError, UpstreamError
+from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link import Link
 from gateway.session.context import State
 from tests.support.scripted_broker import BridgedClient, ScriptedBroker, answer_without_queue, play, usual_answer
@@ -96,6 +100,37 @@ def test_a_subscription_comes_back_with_its_queue_and_holds_nobody(answer: Answe
         assert client.session.awaited_queues == []
         assert "Basic.Consume" in broker.methods
         assert b"ERROR" not in client.output
+
+    play(scene)
+
+
+def test_a_brief_refusal_while_a_subscription_comes_back_does_not_end_it() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(SUBSCRIBE)
+        answers = [
+            LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - no broker answers"),
+            UpstreamError(NOT_ALLOWED, "NOT_ALLOWED - access to vhost '/' refused: connection limit (1) is reached"),
+        ]
+        usual = broker.open_link
+
+        async def open_link(virtual_host: VirtualHost, credentials: Credentials, purpose: str, *more: object) -> Link:
+            if answers:
+                raise answers.pop(0)
+            return await usual(virtual_host, credentials, purpose, *more)
+
+        # Many others restore their channels, so this subscription waits, without a channel that a recovery knows.
+        async with AsyncExitStack() as others:
+            while not client.links.restoring.locked():
+                await others.enter_async_context(client.links.restoring)
+            cancel(broker)
+            await asyncio.sleep(2)
+            client.links._open_link = open_link
+            broker.lose()
+            await asyncio.sleep(1)
+        await asyncio.sleep(25)
+        assert not answers
+        assert b"ERROR" not in client.output
+        assert client.session.awaited_queues == []
 
     play(scene)
 
