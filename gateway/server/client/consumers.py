@@ -94,7 +94,7 @@ class Consumers:
         if declared is None or isinstance(refusal, LinkDownError) or declared.durable or not declared.auto_delete:
             return
         with suppress(UpstreamError):
-            async with LinkChannel.opened(await self._context.links.with_room(channel.link)) as cleaner:
+            async with LinkChannel.opened(await self._context.links.consuming_link()) as cleaner:
                 await cleaner.delete_queue(declared.name, if_idle=True)
 
     async def restore(self, operation: ops.Subscribe) -> ops.Subscribed:
