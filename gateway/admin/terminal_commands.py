@@ -32,8 +32,8 @@ from gateway.admin.terminal_output import (
     chosen_columns,
     clean,
 )
-from gateway.admin.terminal_output import count as counted
 from gateway.errors import UsageError
+from gateway.texts import counted
 
 _BUSIEST_FIRST: Final = "-messages_published"
 
@@ -63,7 +63,7 @@ def show_session(options: Namespace) -> None:
     """Print all that is known of one session."""
     item = AdminApi(options).ask(f"sessions/{quoted(options.id)}")
     if options.json:
-        print(_harmless_json(item))
+        print(json.dumps(item, indent=2))
         return
     now = time.time()
     for name, column in SESSIONS.items():
@@ -149,15 +149,10 @@ def _order(options: Namespace, columns: Mapping[str, Column]) -> str | None:
 
 def _print(items: Sequence[Item], columns: Sequence[Column], *, as_json: bool = False) -> None:
     if as_json:
-        print(_harmless_json(items))
+        print(json.dumps(items, indent=2))
         return
     for line in table(columns, items):
         print(line)
-
-
-def _harmless_json(value: object) -> str:
-    """JSON in ASCII without control characters, which a terminal would obey."""
-    return json.dumps(value, indent=2).replace("\x7f", "\\u007f")
 
 
 # Reload, configuration and log level.
@@ -210,16 +205,18 @@ def log_level(options: Namespace) -> None:
 
 
 _EVENTS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
-    "trace started": lambda item: f"tracing {item['target']}, {_clients(item['clients'])} now, until {item['until']}",
+    "trace started": lambda item: (
+        f"tracing {item['target']}, {counted(item['clients'], 'client')} now, until {item['until']}"
+    ),
     "trace ended": lambda item: (
-        f"the trace has ended, {item['reason']}: {_frames(item['frames'])}, {counted(item['left_out'])} left out"
+        f"the trace has ended, {item['reason']}: {counted(item['frames'], 'frame')}, {item['left_out']:,} left out"
     ),
     "connected": lambda item: f"connected from {item['peer']} to {item['listener']}",
     "closed": lambda item: f"closed, {item['reason']}",
     "unreadable": lambda item: f"what comes {item['direction']} cannot be read: {item['reason']}",
     "heart-beats": lambda item: f"heart-beats: {item['from_client']} from the client, {item['to_client']} to it",
-    "frames left out": lambda item: f"{_frames(item['frames'])} left out, because there were too many",
-    "clients left out": lambda item: f"{_clients(item['clients'])} not traced, because there were too many",
+    "frames left out": lambda item: f"{counted(item['frames'], 'frame')} left out, because there were too many",
+    "clients left out": lambda item: f"{counted(item['clients'], 'client')} not traced, because there were too many",
 }
 
 
@@ -230,7 +227,7 @@ def trace(options: Namespace) -> None:
     item: Mapping[str, Any] = {}
     for item in api.stream("trace", {**query, "seconds": max(1, round(options.duration))}):
         # At once, also into a pipe.
-        print(json.dumps(item).replace("\x7f", "\\u007f") if options.json else _line(item), flush=True)
+        print(json.dumps(item) if options.json else _line(item), flush=True)
     if item.get("event") != "trace ended":
         raise AdminError(f"{api.url}: the gateway has gone, or no longer answers.")
 
@@ -243,7 +240,7 @@ def _line(item: Mapping[str, Any]) -> str:
     parts = [begin, _ARROWS.get(item["direction"], "?"), clean(item["command"]) or "(no whole header block)"]
     parts += [f"{clean(name)}:{_value(value)}" for name, value in item["headers"].items()]
     if left_out := item.get("headers_left_out"):
-        parts.append(f"(and {left_out} more headers)")
+        parts.append(f"(and {counted(left_out, 'more header')})")
     if item["body_bytes"]:
         parts.append(f"({byte_size(item['body_bytes'])})")
     if item.get("incomplete"):
@@ -255,11 +252,3 @@ def _value(text: str) -> str:
     """A value, in quotes if its end could not be seen."""
     shown = clean(text)
     return f'"{shown}"' if not shown or " " in shown else shown
-
-
-def _frames(number: int) -> str:
-    return f"{counted(number)} frame{'s'[: number != 1]}"
-
-
-def _clients(number: int) -> str:
-    return f"{counted(number)} client{'s'[: number != 1]}"

@@ -5,7 +5,6 @@ Every `--help` reads the columns, so nothing large is imported here.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from gateway.errors import UsageError
+from gateway.texts import printable
 
 NOTHING: Final = "-"
 """Shown where there is no value."""
@@ -24,22 +24,11 @@ _UNITS_OF_TIME: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def clean(text: str) -> str:
-    """Text that a client may have chosen, without characters that control a terminal or the reading direction.
+    """Text that a client may have chosen, as `printable` has it, with two backslashes for each.
 
-    Control and format characters, surrogates, unassigned code points and line separators become Python's escapes, and
-    so does the backslash, so that different texts never look the same.
+    So different texts never look the same.
     """
-    if text.isascii() and text.isprintable() and "\\" not in text:
-        return text
-    return "".join(_clean_character(character) for character in text)
-
-
-def _clean_character(character: str) -> str:
-    if character == "\\":
-        return "\\\\"
-    category = unicodedata.category(character)
-    is_harmless = category[0] != "C" and category not in ("Zl", "Zp")
-    return character if is_harmless else character.encode("unicode_escape").decode()
+    return printable(text.replace("\\", "\\\\"))
 
 
 def count(number: float) -> str:

@@ -22,6 +22,7 @@ from gateway.cli.commands import (
     until_terminated,
 )
 from gateway.errors import ExitCode, GatewayError
+from gateway.texts import counted
 
 if TYPE_CHECKING:
     from gateway.journal.shipper import Shipper
@@ -218,7 +219,7 @@ def _ship(options: argparse.Namespace) -> ExitCode:
             f"{what}. The segments that were not shipped wait in {options.directory}: run the same command again."
         ) from error
     finally:
-        print(f"{shipper.stats.segments} segments shipped, {shipper.stats.bytes} bytes")
+        print(f"{counted(shipper.stats.segments, 'segment')} shipped, {counted(shipper.stats.bytes, 'byte')}")
     refused = sum(error.errno != errno.ENOLCK for error in left_open.values())
     if refused:
         raise GatewayError(f"open segments that cannot be finished: {refused}; the log lines above say why")
@@ -271,9 +272,11 @@ def _collect(options: argparse.Namespace) -> ExitCode:
         is_ended = True
     finally:
         done = collector.done
-        print(f"{done.segments} segments collected, {done.bytes} bytes; {done.refused} messages refused")
+        segments, size = counted(done.segments, "segment"), counted(done.bytes, "byte")
+        print(f"{segments} collected, {size}; {counted(done.refused, 'message')} refused")
     if options.follow:
         return ExitCode.OK
     if done.refused:
-        raise GatewayError(f"{done.refused} messages of the stream were refused; the log lines above say why")
+        what = counted(done.refused, "message", "of the stream was", "of the stream were")
+        raise GatewayError(f"{what} refused; the log lines above say why")
     return ExitCode.TERMINATED if is_ended else ExitCode.OK

@@ -18,7 +18,8 @@ from msgspec import Struct
 
 from gateway.journal.reading import Segment, list_segments, raw_lines
 from gateway.journal.schema import VERSION
-from gateway.journal.tail import EPOCH, byte_size, printable
+from gateway.journal.tail import EPOCH, byte_size
+from gateway.texts import counted, printable
 
 _MAX_DESTINATIONS: Final = 20
 _MAX_BOOTS: Final = 50
@@ -301,10 +302,10 @@ def as_text(contents: Contents) -> Iterator[str]:
 
 def _not_counted(contents: Contents) -> Iterator[str]:
     if contents.unreadable:
-        yield f"unreadable    {contents.unreadable} segments could not be opened: may this user read them?"
+        yield f"unreadable    {counted(contents.unreadable, 'segment')} could not be opened: may this user read them?"
     if contents.later:
         yield (
-            f"later         {len(contents.later)} segments of a later schema version are not counted; "
+            f"later         {counted(len(contents.later), 'segment')} of a later schema version not counted; "
             "use the release that wrote them"
         )
     if contents.unknown:

@@ -21,6 +21,7 @@ from gateway.journal.histogram import percentile
 from gateway.journal.reading import Follower, JournalEntry, Segment, decode, list_segments, raw_lines_backwards
 from gateway.journal.schema import AnyLine, ParsedLine, SessionTotals
 from gateway.journal.segments import end_of_lines
+from gateway.texts import printable
 
 BAD: Final = "bad"
 """What --event calls a line that cannot be read."""
@@ -211,11 +212,6 @@ def describe(entry: JournalEntry, line: ParsedLine) -> str:
     if texts is None:  # an event of a later gateway
         return entry.raw[:_MAX_RAW_WIDTH].decode("utf-8", "replace")
     return _joined(*texts(line))
-
-
-def printable(text: str) -> str:
-    """A text without characters that control a terminal."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def duration(microseconds: float) -> str:

@@ -11,6 +11,7 @@ from typing import Final, Self, TypeAlias, TypeVar
 
 from gateway.migrate.erlang_terms import Atom, Term
 from gateway.migrate.output import MigrationReport
+from gateway.texts import printable
 
 _MAX_SHOWN: Final = 80
 _DefaultT = TypeVar("_DefaultT")
@@ -164,8 +165,3 @@ def shown(name: str) -> str:
     """A name from a file, short enough for a line of text."""
     text = printable(name)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
-
-
-def printable(name: str) -> str:
-    """A name from a file, with ? for each character that could control a terminal."""
-    return "".join(character if character.isprintable() else "?" for character in name)

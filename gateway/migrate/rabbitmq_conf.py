@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from gateway.errors import UsageError
-from gateway.migrate.broker_settings import BrokerSettings, Origin, Setting, entries, printable, shown
+from gateway.migrate.broker_settings import BrokerSettings, Origin, Setting, entries, shown
 from gateway.migrate.conf_schema import PROPERTY_LISTS, RABBIT, KeyMapping, last_word, mapping_of, right_key
 from gateway.migrate.erlang_terms import Atom, Term, Tuple
 from gateway.migrate.output import MigrationReport, VariableText
+from gateway.texts import printable
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _ADDRESS: Final = re.compile(r"(?P<ip>.+):(?P<port>[0-9]{1,5})")

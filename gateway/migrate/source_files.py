@@ -17,11 +17,12 @@ from gateway.migrate.broker_environment import (
     report_environment,
     settings_of_environment,
 )
-from gateway.migrate.broker_settings import BrokerSettings, Origin, Setting, printable, shown
+from gateway.migrate.broker_settings import BrokerSettings, Origin, Setting, shown
 from gateway.migrate.conf_schema import KEYS, LISTS, PROPERTY_LISTS, RABBIT, STOMP, WEB_STOMP, right_application
 from gateway.migrate.erlang_terms import Atom, Term, TermSyntaxError, Tuple, read_terms
 from gateway.migrate.output import MigrationReport
 from gateway.migrate.rabbitmq_conf import FORGOTTEN, MAIN_FILE, ConfFile, read_text, settings_of_conf
+from gateway.texts import printable
 
 _ADVANCED: Final = "advanced.config"
 _NO_VARIABLES: Final = "It has no variable of the broker (RABBITMQ_...): it counts for $(NAME) in rabbitmq.conf alone."

@@ -22,9 +22,10 @@ from gateway.journal.segments import SegmentName
 from gateway.pipeline.check_lines import LineChecker
 from gateway.pipeline.lake import Lake, closed_before, last_batch
 from gateway.pipeline.lake_sql import Snapshot, SqlError
-from gateway.pipeline.progress import CheckOutput, counted, first_few
+from gateway.pipeline.progress import CheckOutput, first_few
 from gateway.pipeline.stored_segments import OddFile, StoredSegment, listed
 from gateway.pipeline.table_schemas import BATCH_TABLES, COMPUTED_TABLES, schema_of
+from gateway.texts import counted
 
 OVERDUE: Final = 6 * 3600.0
 """Seconds since the last write of a finished segment after which it should be in the lake, if not said otherwise."""

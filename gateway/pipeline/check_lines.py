@@ -14,7 +14,8 @@ from datetime import date, timedelta
 from typing import Any, Final
 
 from gateway.pipeline.lake_sql import Snapshot
-from gateway.pipeline.progress import CheckOutput, counted, first_few
+from gateway.pipeline.progress import CheckOutput, first_few
+from gateway.texts import counted
 
 Range = tuple[int, int]
 """Numbers from and to, both included."""
@@ -38,6 +39,7 @@ _TOTALS: Final = (
     "sum(lines) lines, min(first) first, max(last) last, sum(sum1) sum1, sum(sum2) sum2, sum(sum3) sum3, "
     "bool_or(is_deleted) is_deleted"
 )
+
 # A row for each segment: what is recorded of it, and what is there of it.
 _SEGMENTS: Final = f"""
 with present as (select file, d, {SUMS}, false is_deleted from events where d >= '%(eve)s' group by file, d),

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, TextIO
 
 from gateway.errors import ExitCode
+from gateway.texts import counted
 
 if TYPE_CHECKING:
     from gateway.pipeline.batches import IngestedBatch
@@ -165,12 +166,6 @@ def first_few(texts: Sequence[str]) -> str:
     """The first of some texts, and how many more there are."""
     rest = f" and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""
     return ", ".join(texts[:_MOST_NAMED]) + rest
-
-
-def counted(count: int, what: str, one: str = "", more: str = "") -> str:
-    """A number and its noun, with what follows of one or of more: `1 segment is aside`, `2,000 segments are aside`."""
-    plural = "es" if what.endswith("ch") else "s"
-    return f"{count:,} {what} {one}".rstrip() if count == 1 else f"{count:,} {what}{plural} {more}".rstrip()
 
 
 def _age(seconds: float) -> str:

@@ -21,12 +21,14 @@ from gateway.errors import PipelineError, UsageError
 from gateway.pipeline.lake import Lake
 from gateway.pipeline.lake_sql import Snapshot, SqlError
 from gateway.pipeline.report.formats import columns_of
+from gateway.texts import printable
 
 FORMATS: Final = ("table", "csv", "json")
 _READING: Final = re.compile(
     r"(?:Analyze\s+)?(?:Projection|Filter|WindowAggr|Aggregate|Sort|Limit|Union|Distinct|DistinctOn|Unnest|Values|Subquery|"
     r"SubqueryAlias|EmptyRelation|TableScan|RecursiveQuery|Repartition|DescribeTable|CrossJoin|\w+ Join|Cross Join)\b"
 )
+
 """The top of a logical plan that only reads. Plans that write files or make tables have that at their top."""
 _EXPLAIN: Final = "explain format indent\n"
 """Shows the plan of what follows. Without the format, a query that begins with `analyze` would run."""
@@ -130,16 +132,11 @@ def _print_table(names: list[str], rows: Iterator[list[object]], out: TextIO, *,
     if has_lines:
         several = ([text.rstrip().split("\n") for text in row] for row in texts)
         texts = (line for row in several for line in zip_longest(*row, fillvalue=""))
-    shown = [[_printable(text) for text in row] for row in texts]
+    shown = [[printable(text) for text in row] for row in texts]
     rule = ["-" * max(map(columns_of, column)) for column in zip(names, *shown, strict=True)]
     print(*aligned([names, rule, *shown]), sep="\n", file=out)
     if next(rows, None) is not None:
         print(f"... more than {_ROWS_OF_A_TABLE:,} rows: --format csv and json print all of them", file=out)
-
-
-def _printable(text: str) -> str:
-    """The text on one line, without what a terminal would obey."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def aligned(rows: Sequence[Sequence[str]], figures: Container[int] = ()) -> Iterator[str]:

@@ -36,7 +36,7 @@ from gateway.stomp.frame import (
     OversizedFrame,
     ReceiptAndBody,
 )
-from gateway.stomp.headers import printable, read_integer, split_line
+from gateway.stomp.headers import quoted, read_integer, split_line
 
 # Heart-beats, and the line ends that clients send after a frame. The quantifiers are possessive because the matcher
 # would otherwise keep a hundred bytes of state for each.
@@ -507,7 +507,7 @@ class Decoder:
         name, value = split_line(line)
         limits = self.limits
         if len(name) > limits.header or len(value) > limits.header:
-            raise FrameError(f"header {printable(name)} is longer than {limits.header} octets")
+            raise FrameError(f"header {quoted(name)} is longer than {limits.header} octets")
         if name not in headers:
             if len(headers) >= limits.headers:
                 raise FrameError(f"more than {limits.headers} headers")
@@ -630,7 +630,7 @@ class Decoder:
         if length is None and self.limits.ignores_bad_lengths:
             return None
         if length is None or length < 0:
-            raise FrameError(f"content-length {printable(text)} is not a number of octets")
+            raise FrameError(f"content-length {quoted(text)} is not a number of octets")
         return length
 
     def _too_many_lines(self) -> FrameError:

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Final
 
 from gateway.pieces import Body
-from gateway.stomp.headers import escape, needs_escape, printable
+from gateway.stomp.headers import escape, needs_escape, quoted
 
 CLIENT_COMMANDS: Final = (
     b"CONNECT",
@@ -98,7 +98,7 @@ class Frame:
     def __repr__(self) -> str:
         # Header values stay out: they may hold a passcode.
         headers = len(self.header_block.headers)
-        return f"<Frame {printable(self.command)} with {headers} headers, {len(self.body)} bytes>"
+        return f"<Frame {quoted(self.command)} with {headers} headers, {len(self.body)} bytes>"
 
 
 class AckFrame(Frame):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway.errors import FrameError
+from gateway.texts import printable
 
 # Swaps LF and backslash: `unescape` uses each in place of the other while it works.
 _SWAPPED: Final = bytes.maketrans(b"\n\\", b"\\\n")
@@ -74,7 +75,7 @@ def split_line(line: bytes) -> tuple[bytes, bytes]:
     try:
         return unescape(name), unescape(value)
     except FrameError as error:
-        raise FrameError(f"{error} in header {printable(name)}") from None
+        raise FrameError(f"{error} in header {quoted(name)}") from None
 
 
 def trim_values(headers: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
@@ -97,8 +98,7 @@ def read_integer(value: bytes) -> int | None:
     return int(text) if _INTEGER.fullmatch(text) and len(text) <= _LONGEST_INTEGER else None
 
 
-def printable(raw: bytes, longest: int = 64) -> str:
+def quoted(raw: bytes, longest: int = 64) -> str:
     """Quote bytes of a client for an error text, cut after ``longest`` bytes, with control characters escaped."""
     shown = raw[:longest].decode("utf-8", "backslashreplace")
-    text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
-    return f"'{text}{'...' if len(raw) > longest else ''}'"
+    return f"'{printable(shown)}{'...' if len(raw) > longest else ''}'"

@@ -40,10 +40,10 @@ def answer(lake: Lake, query: str, form: str) -> str:
 
 def test_a_table(lake: Lake) -> None:
     assert answer(lake, "select seq, event, weight, counters, ts from events order by seq", "table").splitlines() == [
-        "seq  event        weight  counters    ts",
-        "---  -----------  ------  ----------  -------------------",
-        '1    stat                 {"send":3}  1970-01-01 00:00:00',
-        '2    a \N{REPLACEMENT CHARACTER}[31m,"b"  0.5                 1970-01-01 00:00:00',
+        "seq  event           weight  counters    ts",
+        "---  --------------  ------  ----------  -------------------",
+        '1    stat                    {"send":3}  1970-01-01 00:00:00',
+        r'2    a \x1b[31m,"b"  0.5                 1970-01-01 00:00:00',
     ]
 
 
@@ -55,11 +55,11 @@ def test_a_plan_has_its_lines_and_no_client_can_make_up_rows(lake: Lake) -> None
     assert lines[logical][at:].startswith("Projection: events.seq") or lines[logical][at:].startswith("Filter: ")
     assert lines[logical + 1][:at].isspace()
     assert "TableScan: events" in "".join(lines)
-    assert "\N{REPLACEMENT CHARACTER}" not in "".join(lines)
+    assert "\\" not in "".join(lines)
 
     lake.write_rows("events", rows_in("events", [{**ROWS[0], "event": "x\n9    forged"}]), 1)
     table = answer(lake, "select seq, event from events where event like 'x%'", "table")
-    assert table.splitlines()[2:] == ["1    x\N{REPLACEMENT CHARACTER}9    forged"]
+    assert table.splitlines()[2:] == [r"1    x\n9    forged"]
 
 
 def test_messages_are_joined_with_traffic_on_the_page_and_in_the_notebook(

@@ -232,7 +232,7 @@ def test_following_ends_with_sigterm(broker_url: str, stream: str, tmp_path: Pat
             process.kill()
     assert process.returncode == ExitCode.OK
     assert out.startswith("2 segments collected")
-    assert out.endswith("1 messages refused\n")
+    assert out.endswith("1 message refused\n")
 
 
 def test_a_stream_that_is_deleted_while_it_is_followed_is_waited_for(

@@ -34,6 +34,7 @@ from gateway.config.tls_settings import broker_tls_context
 from gateway.config.virtual_host import UpstreamTls, VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, os_reason
 from gateway.server.broker.host_resolver import HostResolver
+from gateway.texts import printable
 
 _MAX_HANDSHAKE_FRAME: Final = 1 << 20
 _ABORT_TIMEOUT: Final = 1.0
@@ -299,8 +300,7 @@ async def _abort(writer: asyncio.StreamWriter) -> None:
 
 def _property(properties: common.FieldTable, name: str) -> str:
     value = properties.get(name, "")
-    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-    return "".join(character for character in text if character.isprintable())
+    return printable(value.decode(errors="replace") if isinstance(value, bytes) else str(value))
 
 
 def _ssl_reason(error: ssl.SSLError) -> str:

@@ -28,6 +28,7 @@ from structlog.typing import EventDict, Processor, ProcessorReturnValue, Wrapped
 
 from gateway.config.addresses import without_passcodes
 from gateway.config.model import GatewayConfig, Logging
+from gateway.texts import printable
 
 log = structlog.get_logger("gateway")
 
@@ -158,10 +159,7 @@ def _safe_value(value: object) -> object:
 
 
 def _safe_text(text: str) -> str:
-    text = without_passcodes(text)
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return printable(without_passcodes(text))
 
 
 class LogLevel:

@@ -1,7 +1,7 @@
 import pytest
 
 from gateway.errors import FrameError
-from gateway.stomp.headers import escape, printable, read_boolean, read_integer, split_line, unescape
+from gateway.stomp.headers import escape, quoted, read_boolean, read_integer, split_line, unescape
 
 
 @pytest.mark.parametrize(
@@ -94,4 +94,4 @@ def test_integers(value: bytes, number: int | None) -> None:
     ],
 )
 def test_bytes_are_shown_short_and_without_control_characters(data: bytes, text: str) -> None:
-    assert printable(data) == text
+    assert quoted(data) == text
