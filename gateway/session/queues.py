@@ -216,7 +216,7 @@ def subscribed_queue(
 ) -> QueueSpec | None:
     """The queue that a SUBSCRIBE declares, or None if it only consumes.
 
-    ``fallback``: the queue's name for a topic subscription that is not durable.
+    ``fallback``: the queue's name for ``/topic`` and ``/exchange`` if the headers give none.
     """
     if destination.kind in (DestinationKind.AMQ_QUEUE, DestinationKind.REPLY_QUEUE):
         queue_arguments(headers)  # nothing is declared, but a malformed argument is an error
@@ -226,7 +226,7 @@ def subscribed_queue(
         return _named_queue(destination, headers, durable, rules)
     durable = durable or False
     defaults = {b"exclusive": rules.exclusive and not durable, b"auto-delete": True}
-    name = subscription_queue(destination, headers, fallback, settings)
+    name = bound_queue_name(destination, headers, fallback, settings)
     if b"x-queue-name" in headers:
         # Several destinations may share the queue, and a SEND may declare it. So its defaults depend only on its name.
         destination = Destination(DestinationKind.QUEUE, name)
@@ -248,10 +248,10 @@ def temporary_queue(identifier: bytes, rules: QueueRules, name: str = "") -> Que
     return QueueSpec(name, exclusive=True, auto_delete=True, arguments=arguments)
 
 
-def subscription_queue(
+def bound_queue_name(
     destination: Destination, headers: Mapping[bytes, bytes], fallback: bytes, settings: VirtualHost
 ) -> bytes:
-    """The name of a topic subscription's queue: that in x-queue-name, else the durable one, else ``fallback``."""
+    """The queue's name for ``/topic`` and ``/exchange``: x-queue-name, else the durable name, else ``fallback``."""
     own = headers.get(b"x-queue-name")
     if own is not None:
         return own

@@ -23,12 +23,12 @@ from gateway.session.queues import (
     Argument,
     QueueRules,
     QueueSpec,
+    bound_queue_name,
     consumer_arguments,
     is_durable,
     name_for_broker,
     queue_arguments,
     subscribed_queue,
-    subscription_queue,
 )
 from gateway.session.subscription import Subscription
 from gateway.session.subscriptions import Settlement
@@ -78,7 +78,7 @@ def read_subscribe(
 ) -> SubscribeRequest:
     """Read the headers of SUBSCRIBE (STOMP 1.2, "SUBSCRIBE").
 
-    ``fresh_queue_name``: the queue's name for a topic subscription that is not durable.
+    ``fresh_queue_name``: the queue's name for ``/topic`` and ``/exchange`` if the headers give none.
 
     Raises:
         StompError: a header is missing or invalid, or the destination is denied.
@@ -172,7 +172,7 @@ def queue_to_delete(
         return subscription.queue
     if b"x-queue-name" in headers:
         destinations.check_queue(headers[b"x-queue-name"])
-    return name_for_broker(b"x-queue-name", subscription_queue(destination, headers, b"", settings))
+    return name_for_broker(b"x-queue-name", bound_queue_name(destination, headers, b"", settings))
 
 
 def _ack_mode(text: bytes | None) -> AckMode:

@@ -56,7 +56,7 @@ _SHORT_PROPERTIES: Final = (
 )  # fmt: skip
 
 
-def kind_of(destination: bytes) -> DestinationKind | None:
+def kind_if_valid(destination: bytes) -> DestinationKind | None:
     """The kind of a destination in RabbitMQ; None if it is invalid there."""
     try:
         return parse(destination).kind
@@ -79,7 +79,7 @@ def of_send(headers: Mapping[bytes, bytes]) -> Iterator[str]:
     """The departures of a SEND."""
     destination = headers.get(b"destination", b"")
     yield from _of_name(destination)
-    if read_boolean(headers.get(b"persistent")) is False and kind_of(destination) is DestinationKind.QUEUE:
+    if read_boolean(headers.get(b"persistent")) is False and kind_if_valid(destination) is DestinationKind.QUEUE:
         yield _TRANSIENT
     if not _OF_SERVERS.isdisjoint(headers):
         yield _COLLISION
@@ -102,7 +102,7 @@ def of_subscribe(headers: Mapping[bytes, bytes], *, is_durable: bool) -> Iterato
         yield _PREFETCH
     if mode == b"auto" and reads_stream(headers):
         yield _STREAM_AUTO
-    if is_durable and kind_of(destination) is DestinationKind.EXCHANGE:
+    if is_durable and kind_if_valid(destination) is DestinationKind.EXCHANGE:
         yield _DURABLE_EXCHANGE
 
 

@@ -148,7 +148,7 @@ class TappedSession:
             asked.counter, asked.sent_at = counter, sent_at
 
     def _send_counter(self, destination: bytes, headers: Mapping[bytes, bytes]) -> SendCounter:
-        kind = departures.kind_of(destination)
+        kind = departures.kind_if_valid(destination)
         has_temp_queue = headers.get(b"reply-to", b"").startswith(TEMP_QUEUE)
         for feature in features_of_send(kind, headers, has_temp_queue=has_temp_queue):
             self.recorder.used(feature)
@@ -170,7 +170,7 @@ class TappedSession:
         self._has_prefetch = self._has_prefetch or bool(prefetch)
         for rule in departures.of_subscribe(headers, is_durable=fields.durable):
             self.used(rule)
-        kind, has_offset = departures.kind_of(destination), b"x-stream-offset" in headers
+        kind, has_offset = departures.kind_if_valid(destination), b"x-stream-offset" in headers
         self._add(subscription, fields, kind, max(0, prefetch), has_offset=has_offset)
 
     def _add(
@@ -191,7 +191,7 @@ class TappedSession:
     def _fields(
         self, destination: bytes, key: bytes, mode: AckMode, headers: Mapping[bytes, bytes]
     ) -> SubscriptionFields:
-        kind = departures.kind_of(destination)
+        kind = departures.kind_if_valid(destination)
         name = self._journal.virtual_host.destinations.name(destination)
         fields = SubscriptionFields(name, _code(kind), shown(key), mode.value.decode())
         is_bound = kind in (DestinationKind.TOPIC, DestinationKind.EXCHANGE)

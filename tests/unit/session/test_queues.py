@@ -9,13 +9,13 @@ from gateway.session.queues import (
     DeclaredQueues,
     QueueRules,
     QueueSpec,
+    bound_queue_name,
     consumer_arguments,
     is_durable,
     name_for_broker,
     queue_arguments,
     sent_queue,
     subscribed_queue,
-    subscription_queue,
 )
 
 FALLBACK = b"stomp-subscription-by-chance"
@@ -136,8 +136,7 @@ def test_the_name_of_a_subscribed_queue(destination: str, lines: list[str], name
 def test_unsubscribe_finds_the_same_name() -> None:
     given = headers("id:test.subscription", "durable:true")
     assert (
-        subscription_queue(parse(b"/topic/durable"), given, b"", SETTINGS)
-        == b"stomp-subscription-tMbeqL30tjlgaXMmaFM6Ew"
+        bound_queue_name(parse(b"/topic/durable"), given, b"", SETTINGS) == b"stomp-subscription-tMbeqL30tjlgaXMmaFM6Ew"
     )
 
 
