@@ -186,7 +186,7 @@ class SessionLimits:
     def check(self, virtual_host: VirtualHost, host: str) -> None:
         """Check the limits before the broker is asked about a login.
 
-        ``enter`` checks the limit of the user, because a client without the passcode must not learn about it.
+        ``add`` checks the limit of the user, because a client without the passcode must not learn about it.
 
         Raises:
             LimitReachedError: the limit of the virtual host or the address is reached.
