@@ -247,7 +247,8 @@ class Follower:
         active = self._active_days()
         # Each further listing may miss what is renamed during it. A hole that stays is a segment that was deleted.
         for _ in range(_LISTINGS):
-            for day in active:
+            # The latest first: whoever has a segment there has written all that are earlier.
+            for day in reversed(active):
                 _list_day(day, listing)
             last, has_hole = self._seen_up_to(listing.segments)
             if not has_hole:

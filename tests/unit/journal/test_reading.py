@@ -208,6 +208,24 @@ def test_a_listing_that_a_rename_came_into_leaves_nothing_out(day: Path, monkeyp
     assert _numbers(list(follower.new())) == [3, 4]
 
 
+def test_a_boot_that_begins_during_the_listing_is_read_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days = [tmp_path / f"d=2026-11-2{number}" for number in range(2)]
+    for day in days:
+        day.mkdir()
+    listed = reading._list_day
+
+    def then_write(where: Path, listing: reading.SegmentListing) -> None:
+        listed(where, listing)
+        for number, day in enumerate(days):
+            (day / str(_name(number))).write_bytes(_line(number))
+
+    monkeypatch.setattr(reading, "_list_day", then_write)
+    follower = Follower(tmp_path)
+    assert _numbers([*follower.new(), *follower.new()]) == [0, 1]
+
+
 def test_every_line_once_while_gateways_write_and_rename(tmp_path: Path) -> None:
     """Writers that flush in the middle of lines, rotate and change the day, and a reader that never waits."""
     total = 3000
