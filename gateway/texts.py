@@ -1,6 +1,15 @@
-"""Texts for people: what a terminal can show, and numbers with their nouns."""
+"""Texts for people: what a terminal can show, figures with their units, and numbers with their nouns."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import floor, log10
+from typing import Final
+
+_EXACT_BELOW: Final = 10_000
+_TWO_UNITS_BELOW: Final = 10
+_UNITS_OF_TIME: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def printable(text: str) -> str:
@@ -17,3 +26,47 @@ def counted(count: int, what: str, one: str = "", more: str = "") -> str:
     """A number and its noun, with what follows of one or of more: `1 segment is aside`, `2,000 segments are aside`."""
     plural = "es" if what.endswith("ch") else "s"
     return f"{count:,} {what} {one}".rstrip() if count == 1 else f"{count:,} {what}{plural} {more}".rstrip()
+
+
+def three_digits(value: float) -> str:
+    """A value to three significant digits: 0.123, 1.2, 45.6, 789."""
+    if value == 0:
+        return "0"
+    text = f"{value:.{max(0, 2 - floor(log10(abs(value))))}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def scaled(value: float, step: int, units: Sequence[str]) -> str:
+    """A value with the unit in which it is less than ``step``, or the last one."""
+    power = 0
+    while abs(float(three_digits(value))) >= step and power < len(units) - 1:
+        value, power = value / step, power + 1
+    return three_digits(value) + units[power]
+
+
+def count(number: float) -> str:
+    """A count, from ten thousand on with a prefix: `9,999`, `12.3k`."""
+    return f"{number:,.0f}" if number < _EXACT_BELOW else scaled(number, 1000, ("", "k", "M", "G", "T", "P", "E"))
+
+
+def byte_size(number: float) -> str:
+    """A number of bytes: `1.5 KiB`."""
+    return scaled(number, 1024, (" B", " KiB", " MiB", " GiB", " TiB"))
+
+
+def duration(seconds: float) -> str:
+    """A time span in its largest unit; few hours or days with the next smaller unit, too: `3 d 4 h`."""
+    for (unit, size), (smaller_unit, smaller_size) in pairwise(_UNITS_OF_TIME):
+        if seconds >= size:
+            whole, rest = divmod(int(seconds), size)
+            smaller = rest // smaller_size if whole < _TWO_UNITS_BELOW and unit != "min" else 0
+            return f"{whole} {unit}" + (f" {smaller} {smaller_unit}" if smaller else "")
+    return f"{int(seconds)} s"
+
+
+def latency(seconds: float) -> str:
+    """A short time span: `45 us`, `1.23 ms`."""
+    for unit, size, below in (("us", 1e-6, 1e-3), ("ms", 1e-3, 1.0)):
+        if seconds < below:
+            return f"{three_digits(seconds / size)} {unit}"
+    return f"{three_digits(seconds)} s"

@@ -28,12 +28,11 @@ from gateway.admin.terminal_output import (
     SUBSCRIPTIONS,
     Column,
     Item,
-    byte_size,
     chosen_columns,
     clean,
 )
 from gateway.errors import UsageError
-from gateway.texts import counted
+from gateway.texts import byte_size, counted
 
 _BUSIEST_FIRST: Final = "-messages_published"
 

@@ -24,19 +24,9 @@ from rich.text import Text
 from gateway.admin.listing import MAX_PAGE_SIZE
 from gateway.admin.terminal_api import AdminApi, AdminError, missing_workers, silence_of
 from gateway.admin.terminal_commands import cut, table
-from gateway.admin.terminal_output import (
-    NOTHING,
-    SESSIONS,
-    Column,
-    Item,
-    byte_size,
-    clean,
-    count,
-    duration,
-    latency,
-    rate,
-)
+from gateway.admin.terminal_output import NOTHING, SESSIONS, Column, Item, clean, rate
 from gateway.errors import ExitCode, UsageError
+from gateway.texts import byte_size, count, duration, latency
 
 _MIN_INTERVAL: Final = 0.1
 _MAX_INTERVAL: Final = 86_400

@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from gateway.journal.reading import Segment, list_segments, raw_lines
 from gateway.journal.schema import VERSION
-from gateway.journal.tail import EPOCH, byte_size
-from gateway.texts import counted, printable
+from gateway.journal.tail import EPOCH
+from gateway.texts import byte_size, counted, printable
 
 _MAX_DESTINATIONS: Final = 20
 _MAX_BOOTS: Final = 50

@@ -21,7 +21,7 @@ from gateway.journal.histogram import percentile
 from gateway.journal.reading import Follower, JournalEntry, Segment, decode, list_segments, raw_lines_backwards
 from gateway.journal.schema import AnyLine, ParsedLine, SessionTotals
 from gateway.journal.segments import end_of_lines
-from gateway.texts import printable
+from gateway.texts import byte_size, latency, printable
 
 BAD: Final = "bad"
 """What --event calls a line that cannot be read."""
@@ -214,34 +214,12 @@ def describe(entry: JournalEntry, line: ParsedLine) -> str:
     return _joined(*texts(line))
 
 
-def duration(microseconds: float) -> str:
-    """A duration for people, with about three digits."""
-    if microseconds < 1000:  # noqa: PLR2004
-        return f"{microseconds:.0f} us"
-    if microseconds < 1_000_000:  # noqa: PLR2004
-        return f"{microseconds / 1000:.{_places(microseconds / 1000)}f} ms"
-    return f"{microseconds / 1e6:.{_places(microseconds / 1e6)}f} s"
-
-
-def _places(value: float) -> int:
-    return 1 if value < 100 else 0  # noqa: PLR2004
-
-
-def byte_size(number: float) -> str:
-    """A number of bytes for people."""
-    for unit in ("B", "kB", "MB"):
-        if number < 1000:  # noqa: PLR2004
-            return f"{number:.0f} B" if unit == "B" else f"{number:.{_places(number)}f} {unit}"
-        number /= 1000
-    return f"{number:.{_places(number)}f} GB"
-
-
 def _joined(*texts: str) -> str:
     return " ".join(filter(None, texts))
 
 
 def _took(line: ParsedLine) -> str:
-    return "" if line.l is None else f"in {duration(line.l)}"
+    return "" if line.l is None else f"in {latency(line.l / 1e6)}"
 
 
 def _weight(line: ParsedLine) -> str:
@@ -277,7 +255,7 @@ def _end(line: ParsedLine) -> Iterable[str]:
     total = line.f or SessionTotals()
     received = f"{total.frames_in} frames ({byte_size(total.bytes_in)}) in"
     sent = f"{total.frames_out} ({byte_size(total.bytes_out)}) out"
-    return line.x or "", f"after {duration(total.us)},", f"{received}, {sent}", _unacked(total.unacked)
+    return line.x or "", f"after {latency(total.us / 1e6)},", f"{received}, {sent}", _unacked(total.unacked)
 
 
 def _sub(line: ParsedLine) -> Iterable[str]:
@@ -293,7 +271,7 @@ def _send(line: ParsedLine) -> Iterable[str]:
 
 
 def _dlv(line: ParsedLine) -> Iterable[str]:
-    marks = ("redelivered" if line.r else "", "" if line.ql is None else f"published {duration(line.ql)} before")
+    marks = ("redelivered" if line.r else "", "" if line.ql is None else f"published {latency(line.ql / 1e6)} before")
     return line.d or "", _subscription(line), f"message {line.m}", byte_size(line.b or 0), *marks, _weight(line)
 
 
@@ -319,7 +297,7 @@ def _latencies(histogram: dict[str, int]) -> Iterator[str]:
     for name, counts in by_name.items():
         p50, p99 = percentile(counts, 0.5), percentile(counts, 0.99)
         if p50 is not None and p99 is not None:
-            yield f"{name} p50 {duration(p50)}, p99 {duration(p99)}"
+            yield f"{name} p50 {latency(p50 / 1e6)}, p99 {latency(p99 / 1e6)}"
 
 
 _TEXTS: Final[dict[str, Callable[[ParsedLine], Iterable[str]]]] = {
@@ -338,6 +316,6 @@ _TEXTS: Final[dict[str, Callable[[ParsedLine], Iterable[str]]]] = {
     "nack": _ack,
     "err": lambda line: (line.x or "", _source(line)),
     "audit": lambda line: (line.x or "", _source(line)),
-    "blk": lambda line: (line.d or "", line.s or "", f"{line.x} for {duration(line.l or 0)}"),
+    "blk": lambda line: (line.d or "", line.s or "", f"{line.x} for {latency((line.l or 0) / 1e6)}"),
     "stat": _stat,
 }

@@ -26,7 +26,6 @@ from gateway.pipeline.report.formats import (
     MINUTE,
     SECOND,
     columns_of,
-    count,
     duration,
     latency,
     name_of,
@@ -34,6 +33,7 @@ from gateway.pipeline.report.formats import (
     shown,
 )
 from gateway.pipeline.report.queries import TEN_SECONDS, Span
+from gateway.texts import count
 
 LINES: Final = (
     ("var(--c1)", [1, 0], "circle"),

@@ -10,12 +10,13 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from math import floor, log10
 from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
+
+from gateway.texts import count, scaled, three_digits
 
 # Names.
 
@@ -102,33 +103,11 @@ NOTHING: Final = "-"
 
 _SPACE: Final = "\u00a0"  # a figure and its unit stay on one line
 _PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
-_THOUSAND: Final = 1000
-_FEW: Final = 10_000
-
-
-def _three_digits(value: float) -> str:
-    """A value to three significant digits: 0.123, 1.2, 45.6, 789."""
-    if value == 0:
-        return "0"
-    text = f"{value:.{max(0, 2 - floor(log10(abs(value))))}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def _scaled(value: float) -> tuple[str, str]:
-    power = 0
-    while abs(float(_three_digits(value))) >= _THOUSAND and power < len(_PREFIXES) - 1:
-        value, power = value / _THOUSAND, power + 1
-    return _three_digits(value), _PREFIXES[power]
 
 
 def si(value: float) -> str:
     """A number to three digits with a prefix: 950, 1.2k, 34.5M."""
-    return "".join(_scaled(value))
-
-
-def count(value: float) -> str:
-    """A count: exact below ten thousand, with a prefix from there on."""
-    return exact(value) if value < _FEW else si(value)
+    return scaled(value, 1000, _PREFIXES)
 
 
 def exact(value: float) -> str:
@@ -138,8 +117,7 @@ def exact(value: float) -> str:
 
 def size(value: float) -> str:
     """A number of bytes with a decimal prefix: 1.23 GB."""
-    digits, prefix = _scaled(value)
-    return f"{digits}{_SPACE}{prefix}B"
+    return scaled(value, 1000, [f"{_SPACE}{prefix}B" for prefix in _PREFIXES])
 
 
 def rate(per_second: float) -> str:
@@ -159,7 +137,7 @@ def latency(micros: float | None) -> str:
     if micros is None:
         return NOTHING
     for unit, length, limit in (("µs", 1, 1000), ("ms", MILLISECOND, 1000), ("s", SECOND, 60)):
-        digits = _three_digits(micros / length)
+        digits = three_digits(micros / length)
         if float(digits) < limit:
             return f"{digits}{_SPACE}{unit}"
     return duration(micros)

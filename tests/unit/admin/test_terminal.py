@@ -329,29 +329,6 @@ def test_columns_stay_in_line_with_wide_and_combining_letters() -> None:
     assert terminal_commands.cut("日本語", 5) == "日本~"
 
 
-@pytest.mark.parametrize(
-    ("shown", "text"),
-    [
-        (terminal_output.count(9999), "9,999"),
-        (terminal_output.count(999_950), "1M"),
-        (terminal_output.count(12_345), "12.3k"),
-        (terminal_output.rate(0.004), "0/s"),
-        (terminal_output.rate(1234), "1,234/s"),
-        (terminal_output.rate(None), "-"),
-        (terminal_output.byte_size(1023), "1023 B"),
-        (terminal_output.byte_size(1536), "1.5 KiB"),
-        (terminal_output.duration(59.9), "59 s"),
-        (terminal_output.duration(3 * 86400 + 4 * 3600 + 59), "3 d 4 h"),
-        (terminal_output.duration(12 * 60), "12 min"),
-        (terminal_output.latency(0.00123), "1.23 ms"),
-        (terminal_output.latency(0.000045), "45 us"),
-        (terminal_output.since("2026-11-21T10:00:00.000Z", 1795255260.0), "1 min"),
-    ],
-)
-def test_numbers_have_units(shown: str, text: str) -> None:
-    assert shown == text
-
-
 @pytest.mark.parametrize("module", ["rich", "aio_pika"])
 def test_other_commands_do_not_load_what_only_a_terminal_or_a_broker_needs(module: str) -> None:
     program = f"import sys, gateway.cli; gateway.cli.main(['schema']); sys.exit('{module}' in sys.modules)"
