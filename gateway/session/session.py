@@ -26,6 +26,7 @@ from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.errors import CloseReason, CodecError, FrameError, HttpRequestError, StompError, TlsHandshakeError
 from gateway.session import error_frames, ops
+from gateway.session.acknowledge import AckHandler
 from gateway.session.commit import TransactionHandler
 from gateway.session.connect import ClientFacts, ConnectHandler, TokenHandler
 from gateway.session.context import READING, Hold, SessionContext, State
@@ -34,7 +35,7 @@ from gateway.session.observer import SessionObserver
 from gateway.session.publish import Publisher
 from gateway.session.ride_through import RideThrough
 from gateway.session.stall_watch import StallWatch
-from gateway.session.subscribe import AckHandler, SubscribeHandler
+from gateway.session.subscribe import SubscribeHandler
 from gateway.session.subscription import Subscription
 from gateway.stomp.decoder import Decoder, FrameLimits
 from gateway.stomp.frame import Frame

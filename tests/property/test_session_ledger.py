@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from gateway.config.virtual_host import VirtualHost
 from gateway.message_selectors.selector import read_selector
 from gateway.pieces import joined
+from gateway.session.acknowledge import AckHandler
 from gateway.session.context import SessionContext
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.selective_subscription import Selection, SelectiveSubscription
-from gateway.session.subscribe import AckHandler
 from gateway.session.subscription import Subscription
 from tests.support.playbook import NO_PROPERTIES, TO_QUEUE
 from tests.support.unacked import Unacked

@@ -8,10 +8,10 @@ import pytest
 from gateway.errors import StompError
 from gateway.pieces import Body
 from gateway.session import ops
+from gateway.session.acknowledge import AckHandler
 from gateway.session.context import SessionContext
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.queues import QueueSpec
-from gateway.session.subscribe import AckHandler
 from gateway.session.subscription import Subscription
 from gateway.session.subscriptions import Subscriptions
 from tests.support.playbook import OF_STREAM, TO_QUEUE, Playbook, deliver, settlements_in_words, stomp
