@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -145,7 +145,9 @@ class EndingSignals:
         if self.number is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.number = number
-        self._progress.say("ending after the batch under way")
+        # Python refuses to print, with this error, if the signal has interrupted a print.
+        with suppress(RuntimeError):
+            self._progress.say("ending after the batch under way")
 
     def exit_code(self, otherwise: ExitCode, *, is_resident: bool) -> ExitCode:
         """How a run ends that one may have ended: SIGTERM is the usual end of one that is resident."""
