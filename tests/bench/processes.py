@@ -86,6 +86,13 @@ def _listening_inodes(port: int) -> list[str]:
 
 def _holds(descriptors: Path, targets: set[str]) -> bool:
     try:
-        return any(os.readlink(entry) in targets for entry in descriptors.iterdir())
+        return any(_target(entry) in targets for entry in descriptors.iterdir())
     except OSError:  # it has ended, or belongs to another user
         return False
+
+
+def _target(entry: Path) -> str:
+    try:
+        return os.readlink(entry)
+    except FileNotFoundError:  # closed meanwhile, as the one is in which the entries themselves were read
+        return ""

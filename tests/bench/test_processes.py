@@ -1,5 +1,6 @@
 """A gateway with several workers is seen whole."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -30,6 +31,15 @@ def test_all_processes_that_hold_a_port_are_found(listening: tuple[int, subproce
 
     assert {other.pid} < set(processes.listeners(port))
     assert len(processes.listeners(port)) == 2
+
+
+def test_a_process_that_closes_something_meanwhile_is_found() -> None:
+    """What it has closed is among its descriptors before the socket."""
+    lower = os.open(os.devnull, os.O_RDONLY)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        os.close(lower)
+
+        assert processes.listeners(listening.getsockname()[1]) == (os.getpid(),)
 
 
 def test_figures_of_several_processes_are_added(listening: tuple[int, subprocess.Popen[bytes]]) -> None:
