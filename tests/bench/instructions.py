@@ -8,6 +8,7 @@ The figures are recorded in `instructions.json`, by release of Python, because e
 """
 
 import argparse
+import gc
 import json
 import platform
 import sys
@@ -38,6 +39,17 @@ class NotCountableError(Exception):
     """Instructions cannot be counted or compared here; the message is a sentence for the report."""
 
 
+def _without_search(run: Callable[[], object]) -> None:
+    """Run while Python does not search for garbage: what others have left may execute something at its end."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        run()
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 if sys.version_info >= (3, 12):
 
     def count_instructions(run: Callable[[], object]) -> Counter[CodeType]:
@@ -55,7 +67,7 @@ if sys.version_info >= (3, 12):
         monitoring.register_callback(tool, monitoring.events.INSTRUCTION, on_instruction)
         monitoring.set_events(tool, monitoring.events.INSTRUCTION)
         try:
-            run()
+            _without_search(run)
         finally:
             monitoring.set_events(tool, monitoring.events.NO_EVENTS)
             monitoring.register_callback(tool, monitoring.events.INSTRUCTION, None)
@@ -87,7 +99,7 @@ else:
         before = sys.gettrace()  # of a debugger, or of who measures coverage
         sys.settrace(on_call)
         try:
-            run()
+            _without_search(run)
         finally:
             sys.settrace(before)
         return counts

@@ -1,5 +1,6 @@
 """No hot function executes more instructions than recorded. This is no timing: it fails on every machine or on none."""
 
+import gc
 import sys
 from collections.abc import Callable
 
@@ -52,6 +53,28 @@ def test_each_instruction_of_a_function_and_of_those_that_it_calls_is_counted_an
     assert sizes[0] < sizes[1] < sizes[2] == sizes[3]
     assert sizes[2] - sizes[1] == sizes[1] - sizes[0] >= 10
     assert called.__code__ in count_instructions(run(1))
+
+
+class _Left:
+    """Garbage that a search finds, and that executes something at its end."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        sum([number for number in range(100)])
+
+
+def test_what_a_search_for_garbage_executes_is_not_counted() -> None:
+    def run() -> object:
+        return [[] for _ in range(10_000)]  # after some hundreds Python searches
+
+    before = count_instructions(run)
+    gc.collect()
+    _Left()
+
+    assert count_instructions(run) == before
+    assert gc.isenabled()
 
 
 def test_counting_leaves_the_tracer_of_a_debugger_in_place_even_when_the_function_raises() -> None:
