@@ -63,7 +63,9 @@ class ForkedProcess:
             raise RuntimeError("the process that forks gateways has ended; its standard error says why")
         self.pid = int(told)
         self._code: int | None = None
-        self._receiving = threading.Lock()  # a thread may wait while another one asks
+        # A thread may wait while another one asks: the last one closes the socket.
+        self._lock = threading.Lock()
+        self._asking = 0
 
     def poll(self) -> int | None:
         """Its exit code, if it has ended; negative is a signal."""
@@ -73,20 +75,28 @@ class ForkedProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end, and return its exit code, or raise `subprocess.TimeoutExpired`."""
-        if self._code is None:
+        with self._lock:
+            if self._code is not None:
+                return self._code
+            self._asking += 1
+        try:
             # `select` takes no descriptor above 1,023, and tests may have more sockets open.
             status = select.poll()
             status.register(self._status, select.POLLIN)
             if not status.poll(None if timeout is None else timeout * 1000):
                 raise subprocess.TimeoutExpired("gateway", timeout or 0.0)
-            with self._receiving:
+            with self._lock:
                 if self._code is None:
                     self._code = self._received()
-        return self._code
+                return self._code
+        finally:
+            with self._lock:
+                self._asking -= 1
+                if self._code is not None and not self._asking:
+                    self._status.close()
 
     def _received(self) -> int:
         told = self._status.recv(64)
-        self._status.close()
         if told:
             return int(told)
         # The process that forks has ended, so nobody would ever end this one, or know how it has ended.
