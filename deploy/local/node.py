@@ -190,7 +190,7 @@ class PrivateNode:
         if self._server:
             self._server.kill()
 
-    def ctl(self, *arguments: str, timeout: float = 60.0, program: str = "rabbitmqctl") -> str:
+    def ctl(self, *arguments: str, timeout: float = 180.0, program: str = "rabbitmqctl") -> str:
         """Run rabbitmqctl against this node, e.g. `ctl("list_queues", "name", "messages")`. It takes about a second.
 
         Only `eval` does not: Erlang's own `erl_call` does the same in milliseconds, where there is one.

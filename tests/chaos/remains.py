@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,8 +26,8 @@ from tests.chaos.schedule import (
 )
 from tests.chaos.servers import ChaosGateway, Servers
 from tests.chaos.verdict import Finding
+from tests.support.deadline import PATIENCE
 
-_WITHIN: Final = 10.0
 _LOOK_AGAIN: Final = 0.1
 _NOTHING: Final = ("connections", "channels", "subscriptions", "unconfirmed", "unacknowledged")
 """Fields of ``/api/overview`` that are zero when all clients are gone."""
@@ -126,6 +126,16 @@ def _delivered(scene: Scene, queue: str, message: AbstractIncomingMessage) -> De
     )
 
 
+async def _lasting(look: Callable[[], Awaitable[list[Finding]]]) -> list[Finding]:
+    """What is still there after the time that it has to go away by itself."""
+    deadline = time.monotonic() + PATIENCE
+    while found := await look():
+        if time.monotonic() > deadline:
+            break
+        await asyncio.sleep(_LOOK_AGAIN)
+    return found
+
+
 async def _links(gateway: ChaosGateway) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = (await gateway.admin.json("/api/links?page_size=1000"))["items"]
     return found
@@ -160,14 +170,15 @@ class Inspector:
 
     async def findings(self) -> list[Finding]:
         """What is left after a run; what goes away by itself gets some seconds for it."""
-        deadline = time.monotonic() + _WITHIN
-        while found := [*await self._in_the_gateway(), *await self._in_the_broker()]:
-            if time.monotonic() > deadline:
-                break
-            await asyncio.sleep(_LOOK_AGAIN)
+        found = await _lasting(self._in_the_servers)
         for queue in self._strange:
             await self._servers.delete_queue(queue)
-        return found + self._in_the_process(len(await _links(self._gateway)))
+        found += await _lasting(self._in_the_process)
+        self._seen.append(self._gateway.process.memory_info().rss)
+        return found
+
+    async def _in_the_servers(self) -> list[Finding]:
+        return [*await self._in_the_gateway(), *await self._in_the_broker()]
 
     async def _in_the_gateway(self) -> list[Finding]:
         overview = await self._gateway.admin.json("/api/overview")
@@ -195,12 +206,11 @@ class Inspector:
         is_killed = self._gateway.workers > 1
         return [queue for queue in self._strange if not (is_killed and queue.startswith(_OF_SUBSCRIPTION))]
 
-    def _in_the_process(self, links: int) -> list[Finding]:
-        process = self._gateway.process
+    async def _in_the_process(self) -> list[Finding]:
+        links, process = len(await _links(self._gateway)), self._gateway.process
         memory = process.memory_info().rss
         # A supervisor has no links.
         files = process.num_fds() - (links if self._gateway.workers == 1 else 0)
-        self._seen.append(memory)
         if self._baseline is None:
             self._baseline = _Baseline(memory, files)
         found = []

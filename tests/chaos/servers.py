@@ -21,7 +21,7 @@ from tests.chaos.schedule import Transport, Variant
 from tests.support.admin import AdminClient
 from tests.support.certificates import Authority
 from tests.support.chaos import ChaosProxy, chaos
-from tests.support.deadline import until
+from tests.support.deadline import PATIENCE, until
 from tests.support.gateway import Address, GatewayProcess, configuration
 from tests.support.management import Management
 
@@ -33,6 +33,8 @@ _VARIANTS: Final[Mapping[Variant, Mapping[str, Any]]] = {
 }
 _WORKERS: Final = {Variant.WORKERS: 2}
 _HEARTBEAT: Final = {Variant.HEARTBEAT: 2}
+# Only a failing run waits so long, for a worker to start or a gateway to end; on a busy machine both take long.
+_DONE_WITHIN: Final = 3 * PATIENCE
 # Of a cluster, where the gateway declares quorum queues and streams, too.
 _QUEUE_ARGUMENTS: Final = [
     {"destination": "/queue/chaos-quorum-*", "arguments": {"x-queue-type": "quorum"}},
@@ -111,7 +113,7 @@ class ChaosGateway:
         """Drain it, and return its exit code."""
         assert self._process is not None
         self._process.terminate()
-        code = self._process.child.wait(30)
+        code = self._process.child.wait(_DONE_WITHIN)
         self._put_away()
         return code
 
@@ -137,7 +139,7 @@ class ChaosGateway:
                 running = (await self.admin.samples())["stomp_gateway_workers", frozenset()]
                 return self.log().count('"worker died"') > died and running == self.workers
 
-            _ = await until(is_replaced, bool)
+            _ = await until(is_replaced, bool, _DONE_WITHIN)
             after = await self._counters()
         down = [name for name, value in before.items() if after.get(name, 0) < value]
         self.complaints += [f"counts down: {name} after a worker was killed" for name in sorted(set(down))]
