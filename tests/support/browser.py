@@ -56,6 +56,7 @@ class Browser:
         self._session = str(self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.ask(f"{domain}.enable")
+        self.ask("Page.setLifecycleEventsEnabled", enabled=True)
 
     def ask(self, method: str, **parameters: object) -> Answer:
         """Send a command and wait for its answer; events in between are kept."""
@@ -80,8 +81,9 @@ class Browser:
         # From elsewhere, since another fragment of the same address would not load the page again.
         for url in ("about:blank", page.as_uri() if isinstance(page, Path) else page):
             self.events.clear()
-            self.ask("Page.navigate", url=url)
-            while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+            # The page before may tell only now that it has loaded.
+            loader = self.ask("Page.navigate", url=url)["loaderId"]
+            while not any(_is_load(event, loader) for event in self.events):
                 self.events.append(self._next())
 
     def value(self, expression: str) -> object:
@@ -140,3 +142,9 @@ class Browser:
             self._unread += data
         line, self._unread = self._unread.split(b"\0", 1)
         return cast(Answer, json.loads(line))
+
+
+def _is_load(event: Answer, loader: object) -> bool:
+    """Whether a page has loaded, the one that a navigation asked for."""
+    about = cast(dict[str, object], event.get("params", {}))
+    return event["method"] == "Page.lifecycleEvent" and (about["name"], about["loaderId"]) == ("load", loader)
