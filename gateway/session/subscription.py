@@ -177,14 +177,14 @@ class Subscription:
         return self._declared is not None and not (self._declared.auto_delete or self._declared.exclusive)
 
     @property
-    def is_lost(self) -> bool:
-        """Whether its channel is lost, and it has no other yet. Also true before the first one."""
-        return not self.ledger.channel
+    def has_channel(self) -> bool:
+        """Whether it has a channel: false before the first one, and after a loss until it has another."""
+        return self.ledger.channel != 0
 
     @property
     def awaits_recovery(self) -> bool:
         """Whether its channel is lost, and the session is held until it is restored."""
-        return self.is_lost and not self.awaits_queue and self._stopped_at is None
+        return not (self.has_channel or self.awaits_queue) and self._stopped_at is None
 
     @property
     def stats(self) -> TrafficCounter:

@@ -115,7 +115,8 @@ class Subscriptions:
             subscription.mode is not AckMode.AUTO
             and not subscription.selects
             and not subscription.is_stream
-            and not (subscription.is_lost or subscription.awaits_queue)
+            and subscription.has_channel
+            and not subscription.awaits_queue
             and subscription.ledger.outstanding > 0
             and len(self._unsettled) < _MOST_UNSETTLED
         )

@@ -202,7 +202,7 @@ async def _consumed_by(login: _Login) -> dict[_Consumed, _Consumers]:
 
 def _consumed(subscriptions: Iterable[Subscription]) -> Iterator[tuple[Subscription, _Consumed]]:
     for subscription in subscriptions:
-        if subscription.request is not None and not subscription.is_lost:
+        if subscription.request is not None and subscription.has_channel:
             queue = next((prefix for prefix in _GENERATED if subscription.queue.startswith(prefix)), subscription.queue)
             yield subscription, _Consumed(queue, subscription.request.binding)
 

@@ -372,7 +372,7 @@ def test_after_the_loss_of_a_link_a_topic_gets_a_new_queue(frame: str, *, is_ren
         broker.lose()
         await asyncio.sleep(5)
         assert (subscription.queue != old) is is_renamed
-        assert not subscription.is_lost
+        assert subscription.has_channel
         assert b"ERROR" not in client.output
 
     play(scene)
@@ -415,7 +415,7 @@ def test_a_reply_queue_that_goes_with_those_of_a_lost_node_is_declared_again(loo
         answer_with(broker, script)
         broker.lose()
         await asyncio.sleep(0.9)
-        assert not subscription.is_lost
+        assert subscription.has_channel
         broker.methods.clear()
         await asyncio.sleep(700)
         assert broker.methods.count("Basic.Consume") == (0 if look is None else 1)
