@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from math import floor, log10
 from typing import Final
 
 _EXACT_BELOW: Final = 10_000
-_TWO_UNITS_BELOW: Final = 10
 _UNITS_OF_TIME: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
@@ -55,18 +53,20 @@ def byte_size(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time span in its largest unit; few hours or days with the next smaller unit, too: `3 d 4 h`."""
-    for (unit, size), (smaller_unit, smaller_size) in pairwise(_UNITS_OF_TIME):
-        if seconds >= size:
-            whole, rest = divmod(int(seconds), size)
-            smaller = rest // smaller_size if whole < _TWO_UNITS_BELOW and unit != "min" else 0
-            return f"{whole} {unit}" + (f" {smaller} {smaller_unit}" if smaller else "")
-    return f"{int(seconds)} s"
+    """A time span in its two largest units: `3 d 4 h`, `12 min`."""
+    parts: list[tuple[int, str]] = []
+    left = int(seconds)
+    for unit, size in _UNITS_OF_TIME:
+        whole, left = divmod(left, size)
+        if whole or parts:
+            parts.append((whole, unit))
+    return " ".join(f"{whole} {unit}" for whole, unit in parts[:2] if whole) or "0 s"
 
 
 def latency(seconds: float) -> str:
-    """A short time span: `45 us`, `1.23 ms`."""
-    for unit, size, below in (("us", 1e-6, 1e-3), ("ms", 1e-3, 1.0)):
-        if seconds < below:
-            return f"{three_digits(seconds / size)} {unit}"
-    return f"{three_digits(seconds)} s"
+    """A short time span: `45 us`, `1.23 ms`; from a minute on as `duration`."""
+    for unit, size, below in (("us", 1e-6, 1000), ("ms", 1e-3, 1000), ("s", 1, 60)):
+        digits = three_digits(seconds / size)
+        if float(digits) < below:
+            return f"{digits} {unit}"
+    return duration(round(seconds))

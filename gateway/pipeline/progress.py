@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, TextIO
 
 from gateway.errors import ExitCode
-from gateway.texts import counted
+from gateway.texts import counted, duration
 
 if TYPE_CHECKING:
     from gateway.pipeline.batches import IngestedBatch
@@ -55,8 +55,8 @@ class Progress:
         if batch.newest is not None:
             age = time.time() - batch.newest.timestamp()
             is_wrong = age < -_CLOCKS_DIFFER
-            what = f"{_age(-age)} ahead: the clock of its gateway is wrong" if is_wrong else f"{_age(max(age, 0))} ago"
-            parts.append(f"newest {what}")
+            what = "ahead: the clock of its gateway is wrong" if is_wrong else "ago"
+            parts.append(f"newest {duration(-age if is_wrong else max(age, 0))} {what}")
         self.say(f"batch {batch.number}: {', '.join(parts)}")
 
     def tables(self, days: int, seconds: float) -> None:
@@ -168,10 +168,3 @@ def first_few(texts: Sequence[str]) -> str:
     """The first of some texts, and how many more there are."""
     rest = f" and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""
     return ", ".join(texts[:_MOST_NAMED]) + rest
-
-
-def _age(seconds: float) -> str:
-    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -16,7 +16,8 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from gateway.texts import count, scaled, three_digits
+from gateway import texts
+from gateway.texts import count, scaled
 
 # Names.
 
@@ -134,24 +135,12 @@ def share(part: float) -> str:
 
 def latency(micros: float | None) -> str:
     """A latency: 850 µs, 12.3 ms, 1.24 s, 3 min 20 s."""
-    if micros is None:
-        return NOTHING
-    for unit, length, limit in (("µs", 1, 1000), ("ms", MILLISECOND, 1000), ("s", SECOND, 60)):
-        digits = three_digits(micros / length)
-        if float(digits) < limit:
-            return f"{digits}{_SPACE}{unit}"
-    return duration(micros)
+    return NOTHING if micros is None else texts.latency(micros / SECOND).replace("us", "µs").replace(" ", _SPACE)
 
 
 def duration(micros: float) -> str:
     """A length of time in its two largest units: 3 min 20 s, 12 d 4 h."""
-    left = round(micros / SECOND) * SECOND
-    parts: list[tuple[int, str]] = []
-    for unit, length in (("d", DAY), ("h", HOUR), ("min", MINUTE), ("s", SECOND)):
-        whole, left = divmod(left, length)
-        if whole or parts or unit == "s":
-            parts.append((whole, unit))
-    return " ".join(f"{whole}{_SPACE}{unit}" for place, (whole, unit) in enumerate(parts[:2]) if whole or not place)
+    return texts.duration(round(micros / SECOND)).replace(" ", _SPACE)
 
 
 def datetime_of(micros: float) -> datetime:
