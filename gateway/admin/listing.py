@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
 
@@ -116,11 +115,6 @@ def _page(
         "page_size": query.page_size,
         "missing_workers": [],
     }
-
-
-def moment(microseconds: int) -> str:
-    """A time in ISO 8601 and UTC, from microseconds since the epoch."""
-    return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def contains(*fields: Callable[[ItemT], str | None]) -> Filter[ItemT]:

@@ -15,13 +15,14 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gateway import __version__, commit
-from gateway.admin.listing import Listing, contains, is_exactly, moment
+from gateway.admin.listing import Listing, contains, is_exactly
 from gateway.config.addresses import BrokerUrl, SocketAddress
 from gateway.journal.privacy import shown
 from gateway.server.stats import NOT_LOGGED_IN, Stats
 from gateway.session.context import State
 from gateway.session.destinations import KIND_NAMES
 from gateway.session.traffic import OTHER, TrafficCounter
+from gateway.times import iso
 
 if TYPE_CHECKING:
     from gateway.config.model import GatewayConfig
@@ -107,7 +108,7 @@ def head_of(served: Served, readiness: Readiness, uptime: int) -> dict[str, Any]
         "version": __version__,
         "commit": commit(),
         "node": served.node,
-        "started_at": moment(served.started_at),
+        "started_at": iso(served.started_at, "milliseconds"),
         "uptime_seconds": round(uptime / 1e6, 3),
         "log_level": served.log_level.shown(),
         "ready": readiness.is_ready,
@@ -255,7 +256,7 @@ LINKS: Final[Listing[Link]] = Listing(
         "blocked": lambda link: link.blocked,
         "draining": lambda link: link.is_draining,
         "write_buffer_bytes": lambda link: link.write_buffer,
-        "opened_at": lambda link: moment(link.opened_at),
+        "opened_at": lambda link: iso(link.opened_at, "milliseconds"),
     },
     {
         "virtual_host": is_exactly(lambda link: link.virtual_host),

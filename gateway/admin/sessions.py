@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.admin.listing import Listing, contains, is_exactly, moment
+from gateway.admin.listing import Listing, contains, is_exactly
 from gateway.journal.privacy import shown
 from gateway.session.context import Hold
 from gateway.session.destinations import KIND_NAMES
+from gateway.times import iso
 
 if TYPE_CHECKING:
     from gateway.server.client.connection import ClientConnection
@@ -64,7 +65,7 @@ SESSIONS: Final[Listing[ClientConnection]] = Listing(
         "tls": lambda client: client.stats.is_encrypted,
         "version": lambda client: client.session.version.decode() if client.session.login is not None else None,
         "state": lambda client: client.session.state.value,
-        "connected_at": lambda client: moment(client.stats.connected_at),
+        "connected_at": lambda client: iso(client.stats.connected_at, "milliseconds"),
         "heart_beat": lambda client: client.session.heartbeats.header.decode(),
         "listener": lambda client: str(client.stats.listener.address),
         "holds": lambda client: sorted(hold.value for hold in client.session.holds),

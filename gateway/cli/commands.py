@@ -10,13 +10,14 @@ import re
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
 from gateway.config.config_files import secret_in
 from gateway.config.scalars import Count, Duration, Size, text_of
 from gateway.errors import ExitCode, GatewayError, UsageError
+from gateway.times import utc
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 """The result of `add_subparsers`."""
@@ -177,10 +178,9 @@ def size_or_null(text: str) -> int | None:
 def moment(text: str) -> datetime:
     """A time such as 2026-11-21 or 2026-11-21T14:30, in UTC unless it has a time zone."""
     try:
-        found = datetime.fromisoformat(text)
+        return utc(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time: write 2026-11-21 or 2026-11-21T14:30") from error
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
 def above_zero(text: str) -> float:

@@ -21,7 +21,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -30,6 +29,7 @@ from typing import BinaryIO, Final
 import structlog
 
 from gateway.journal.segments import DAYS, SegmentName, SegmentRetention, end_of_lines
+from gateway.times import datetime_of
 
 log = structlog.get_logger("gateway.journal")
 
@@ -141,8 +141,7 @@ class Files:
 
     def begin(self, name: SegmentName, at: int) -> None:
         """Start a new segment, whose first event happened at ``at`` (microseconds since the epoch)."""
-        day = datetime.fromtimestamp(at // 1_000_000, UTC).strftime("%Y-%m-%d")
-        self._path = self.retention.directory / f"day={day}" / name.while_open
+        self._path = self.retention.directory / f"day={datetime_of(at):%Y-%m-%d}" / name.while_open
 
     def write(self, data: bytes, lines: int) -> None:
         """Append ``lines`` whole lines."""

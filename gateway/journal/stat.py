@@ -9,7 +9,6 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -18,8 +17,8 @@ from msgspec import Struct
 
 from gateway.journal.reading import Segment, list_segments, raw_lines
 from gateway.journal.schema import VERSION
-from gateway.journal.tail import EPOCH
 from gateway.texts import byte_size, counted, printable
+from gateway.times import moment
 
 _MAX_DESTINATIONS: Final = 20
 _MAX_BOOTS: Final = 50
@@ -285,7 +284,7 @@ def as_text(contents: Contents) -> Iterator[str]:
     open_segments = f", {contents.being_written} being written" if contents.being_written else ""
     yield f"segments      {contents.finished} finished{open_segments}, {byte_size(contents.size)}"
     span = contents.span()
-    yield f"time          {f'{_moment(span[0])} to {_moment(span[1])} (UTC)' if span else 'no lines'}"
+    yield f"time          {f'{moment(span[0])} to {moment(span[1])} (UTC)' if span else 'no lines'}"
     bad = f", {contents.bad_lines:,} of them cannot be read" if contents.bad_lines else ""
     yield f"lines         {contents.lines:,}{bad}"
     yield f"sessions      {contents.events['conn']:,} begun, {contents.events['end']:,} ended"
@@ -317,7 +316,7 @@ def _boots(boots: list[BootStat]) -> Iterator[str]:
     yield f"boots ({len(boots)})"
     yield f"  {'node':<{width}}  {'boot':<16}  {'version':<10}  {'first':<19}  {'last':<19}  {'lines':>12}"
     for boot in boots[-_MAX_BOOTS:]:
-        first, last = (_moment(t) if t is not None else "-" for t in (boot.first_us, boot.last_us))
+        first, last = (moment(t) if t is not None else "-" for t in (boot.first_us, boot.last_us))
         version = printable(boot.gateway_version or "-")
         marks = ", ".join(_marks(boot))
         yield (
@@ -353,10 +352,3 @@ def _destinations(busy: list[DestinationStat]) -> Iterator[str]:
         )
     if len(busy) > _MAX_DESTINATIONS:
         yield f"  and {len(busy) - _MAX_DESTINATIONS} more (--json has all)"
-
-
-def _moment(microseconds: int) -> str:
-    try:
-        return f"{EPOCH + timedelta(microseconds=microseconds):%Y-%m-%d %H:%M:%S}"
-    except OverflowError:  # a line may hold any number
-        return f"{microseconds} us"

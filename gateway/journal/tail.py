@@ -9,7 +9,6 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from itertools import chain, groupby, islice
 from math import inf
@@ -22,6 +21,7 @@ from gateway.journal.reading import Follower, JournalEntry, Segment, decode, lis
 from gateway.journal.schema import AnyLine, ParsedLine, SessionTotals
 from gateway.journal.segments import end_of_lines
 from gateway.texts import byte_size, latency, printable
+from gateway.times import datetime_of
 
 BAD: Final = "bad"
 """What --event calls a line that cannot be read."""
@@ -29,11 +29,8 @@ BAD: Final = "bad"
 EVENTS: Final = (*(str(kind.__struct_config__.tag) for kind in get_args(AnyLine)), BAD)
 """The values of --event."""
 
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
 _NEAR_END: Final = 1000  # lines
 _POLL: Final = 0.25  # seconds
-_LAST_MOMENT: Final = 253_402_300_799_999_999  # the end of the year 9999, in microseconds
 _MAX_CLIENT_WIDTH: Final = 24
 _MAX_RAW_WIDTH: Final = 200
 _MAX_BUCKET_DIGITS: Final = 3
@@ -186,7 +183,7 @@ class Printer:
         if self._as_json:
             print(entry.raw.decode("utf-8", "replace"))
             return
-        when = EPOCH + timedelta(microseconds=min(max(entry.t, 0), _LAST_MOMENT))
+        when = datetime_of(entry.t)
         if (day := f"{when:%Y-%m-%d}") != self._day:
             self._day = day
             print(f"-- {day} (UTC)")

@@ -25,16 +25,10 @@ from pyspark.sql.types import StructType
 
 from gateway.errors import PipelineError
 from gateway.pipeline.spark_session import option_number, source_options
-from gateway.pipeline.stream_client import (
-    BrokerAddress,
-    StreamConnection,
-    StreamMessage,
-    broker_at,
-    messages_between,
-    utc,
-)
+from gateway.pipeline.stream_client import BrokerAddress, StreamConnection, StreamMessage, broker_at, messages_between
 from gateway.pipeline.table_schemas import STREAM_MESSAGE, arrow_schema
 from gateway.session.destinations import message_destination
+from gateway.times import utc
 
 T = TypeVar("T")
 Offsets = dict[str, int]

@@ -15,7 +15,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
 from aio_pika import Connection
@@ -433,9 +433,3 @@ def broker_at(url: str, options: Mapping[str, str]) -> BrokerAddress:
     if "password" in options:
         found = found.with_password(options["password"])
     return BrokerAddress(str(found))
-
-
-def utc(text: str) -> datetime:
-    """A time in ISO 8601, in UTC unless it says otherwise. Raises ValueError."""
-    found = datetime.fromisoformat(text)
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)

@@ -30,7 +30,6 @@ from gateway.pipeline.report.formats import (
     columns_of,
     duration,
     latency,
-    micros_of,
     name_of,
     rate,
     share,
@@ -42,6 +41,7 @@ from gateway.pipeline.report.formats import (
 from gateway.pipeline.report.queries import MOST_POINTS, WIDTHS, Span
 from gateway.pipeline.table_schemas import COLUMNS
 from gateway.texts import count
+from gateway.times import micros_of
 from tests.support.report_tables import A_DAY, A_MONTH, A_POINT, AN_HOUR, DEMO, START, Recipe, Rows, made_up
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -21,8 +21,9 @@ from gateway.errors import PipelineError, UsageError
 from gateway.journal.schema import FEATURES
 from gateway.pipeline.report import charts
 from gateway.pipeline.report.findings import LAG, Found, as_json, as_prometheus, find, unit_of
-from gateway.pipeline.report.formats import LATENCIES, SECOND, TEMPLATES, micros_of, moment, shown
+from gateway.pipeline.report.formats import LATENCIES, SECOND, TEMPLATES, moment, shown
 from gateway.pipeline.report.queries import TEN_SECONDS, LakeQueries, Row, Span, Sql, known_span, newest_line
+from gateway.times import micros_of
 
 FORMATS: Final = ("html", "json", "prometheus")
 STANDARD_OUTPUT: Final = Path("-")

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.pipeline.report.formats import HOUR, MINUTE, TEMPLATES, ClientText, datetime_of
+from gateway.pipeline.report.formats import HOUR, MINUTE, TEMPLATES, ClientText
 from gateway.pipeline.report.queries import LakeQueries, Row
+from gateway.times import iso
 
 JSON_VERSION: Final = 1
 """The version of the JSON's format: it grows when a name changes its meaning."""
@@ -146,10 +147,10 @@ def as_json(queries: LakeQueries, found: Mapping[str, Found]) -> str:
     unit = unit_of(queries)
     document = {
         "version": JSON_VERSION,
-        "from": _iso(queries.span.start),
-        "to": _iso(queries.span.end),
-        "generated": _iso(queries.now),
-        "newest_line": None if queries.newest is None else _iso(queries.newest),
+        "from": iso(queries.span.start, "seconds"),
+        "to": iso(queries.span.end, "seconds"),
+        "generated": iso(queries.now, "seconds"),
+        "newest_line": None if queries.newest is None else iso(queries.newest, "seconds"),
         "counts": {rule: each.total for rule, each in found.items()},
         "findings": [
             {"rule": rule, "attention": each.attention,
@@ -164,12 +165,8 @@ def as_json(queries: LakeQueries, found: Mapping[str, Found]) -> str:
 
 def _plain(key: str, value: object) -> object:
     if key in _TIMES and isinstance(value, int):
-        return _iso(value)
+        return iso(value, "seconds")
     return str(ClientText(value)) if isinstance(value, str) else value
-
-
-def _iso(micros: int) -> str:
-    return datetime_of(micros).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 _PROMETHEUS: Final = """\

@@ -9,14 +9,13 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from gateway import texts
+from gateway import texts, times
 from gateway.texts import count, scaled
 
 # Names.
@@ -95,10 +94,6 @@ MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST, _LAST = (
-    (limit.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1) for limit in (datetime.min, datetime.max)
-)
 NOTHING: Final = "-"
 """Stands for a missing figure."""
 
@@ -143,24 +138,14 @@ def duration(micros: float) -> str:
     return texts.duration(round(micros / SECOND)).replace(" ", _SPACE)
 
 
-def datetime_of(micros: float) -> datetime:
-    """A time as a datetime, limited to the first and last one that it can represent."""
-    return _EPOCH + timedelta(microseconds=min(max(int(micros), _FIRST), _LAST))
-
-
-def micros_of(moment: datetime) -> int:
-    """A datetime as microseconds since the epoch."""
-    return (moment - _EPOCH) // timedelta(microseconds=1)
-
-
 def moment(micros: float | None) -> str:
     """A time to the second: 2026-11-21 14:05:10."""
-    return NOTHING if micros is None else datetime_of(micros).strftime("%Y-%m-%d %H:%M:%S")
+    return NOTHING if micros is None else times.moment(micros)
 
 
 def spoken(micros: float) -> str:
     """A time in a sentence: 14:05:10 on 21 Nov 2026."""
-    when = datetime_of(micros)
+    when = times.datetime_of(micros)
     return f"{when:%H:%M:%S} on {when.day}{_SPACE}{when:%b}{_SPACE}{when.year}"
 
 

@@ -23,6 +23,7 @@ from gateway.server.stats import Stats
 from gateway.session.session import Session
 from gateway.stomp.decoder import Decoder
 from gateway.stomp.frame_scanner import FrameScanner, ScannedFrame, UnreadableStreamError
+from gateway.times import iso
 
 log = structlog.get_logger("gateway.trace")
 
@@ -209,9 +210,8 @@ class FrameWatch:
 
     def _facts(self, stamp: int, **more: object) -> dict[str, Any]:
         stats, session = self.client.stats, self.client.session
-        seconds, micros = divmod(stamp, 1_000_000)
-        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-        return {"time": f"{at}.{micros:06d}Z", "session": session.identity.decode(), "peer": stats.peer, **more}
+        at = iso(stamp, "microseconds")
+        return {"time": at, "session": session.identity.decode(), "peer": stats.peer, **more}
 
     def _tell(self, line: TraceLine, now: float, frame: ScannedFrame | None = None) -> None:
         for trace in self.traces:

@@ -29,6 +29,7 @@ from structlog.typing import EventDict, Processor, ProcessorReturnValue, Wrapped
 from gateway.config.addresses import without_passcodes
 from gateway.config.model import GatewayConfig, Logging
 from gateway.texts import printable
+from gateway.times import iso
 
 log = structlog.get_logger("gateway")
 
@@ -181,11 +182,10 @@ class LogLevel:
 
     def shown(self) -> dict[str, Any]:
         """The level, as the API shows it."""
-        until = datetime.fromtimestamp(self._until, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         return {
             "level": self.changed or self._settings.level,
             "configured": self._settings.level,
-            "until": None if self.changed is None else until,
+            "until": None if self.changed is None else iso(self._until * 1e6, "seconds"),
         }
 
     def configure(self, settings: Logging) -> None:
