@@ -49,6 +49,8 @@ class ChaosProxy:
         self._ended: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
+        # Has the port, also while nothing listens there, so that no other process gets it. It never listens itself.
+        self._place = socket.socket()
         self.accepted = 0
 
     @property
@@ -68,13 +70,16 @@ class ChaosProxy:
         return self._gates[direction].passed
 
     async def open(self, port: int = 0) -> None:
-        """Listen, on a free port unless one is given."""
-        listening = socket.create_server(("127.0.0.1", port))
+        """Listen, on a free port unless one is given; after `close` on the port of before."""
+        if self._listener is None:
+            self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._place.bind(("127.0.0.1", port))
+        listening = socket.create_server(self._place.getsockname())
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BUFFER)
         self._listener = await asyncio.start_server(self._serve, sock=listening, limit=_CHUNK)
 
     async def close(self) -> None:
-        """Cut every connection and listen no more."""
+        """Cut every connection and listen no more, until `open`."""
         assert self._listener is not None
         self._listener.close()
         for gate in self._gates.values():
@@ -82,6 +87,12 @@ class ChaosProxy:
         while self._tasks:
             self._abort()
             await asyncio.wait(self._tasks, timeout=0.1)
+
+    async def end(self) -> None:
+        """Close it, and give the port back."""
+        if self._listener is not None:
+            await self.close()
+        self._place.close()
 
     # Chaos.
 
@@ -191,8 +202,8 @@ class ChaosProxy:
 async def chaos(server: Address, port: int = 0) -> AsyncIterator[ChaosProxy]:
     """A proxy in front of a server, for the time of a ``with`` block; on a free port unless one is given."""
     proxy = ChaosProxy(server)
-    await proxy.open(port)
     try:
+        await proxy.open(port)
         yield proxy
     finally:
-        await proxy.close()
+        await proxy.end()
