@@ -83,10 +83,10 @@ async def test_a_rewrite_rule_moves_messages_and_subscriptions(broker_url: str, 
     rules = [{"action": "rewrite", "destination": "/queue/*", "to": f"/queue/{queue}"}]
     async with gateway_here(policy_config(broker_url, destination_rules=rules)) as gateway, within():
         async with client_of(gateway) as client:
-            await client.ask("SEND", b"one", destination="/queue/a")
+            await client.ask("SEND", b"one", destination=f"/queue/{queue}-a")
             assert await amqp.count(queue) == 1
-            assert await amqp.count("a") is None
-            client.write("SUBSCRIBE", id="1", destination="/queue/b")
+            assert await amqp.count(f"{queue}-a") is None
+            client.write("SUBSCRIBE", id="1", destination=f"/queue/{queue}-b")
             await client.expect("MESSAGE", b"one", destination=f"/queue/{queue}", subscription="1")
             await client.ask("UNSUBSCRIBE", id="1")
             await client.disconnect()

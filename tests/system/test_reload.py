@@ -21,7 +21,7 @@ from gateway.errors import ExitCode
 from tests.support.admin import AdminClient, Answer
 from tests.support.certificates import Authority, Identity
 from tests.support.chaos import ChaosProxy
-from tests.support.deadline import until, within
+from tests.support.deadline import PATIENCE, until, within
 from tests.support.gateway import (
     ROOT,
     GatewayProcess,
@@ -70,7 +70,7 @@ def command(process: GatewayProcess, *options: str) -> subprocess.CompletedProce
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command line."""
     program = [sys.executable, "-m", "gateway", *arguments]
-    return subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False, timeout=6 * PATIENCE)
 
 
 async def refused(process: GatewayProcess, message: str, **headers: str) -> None:
@@ -106,6 +106,7 @@ async def test_new_virtual_hosts_and_aliases_are_for_new_clients_and_nobody_is_d
             async with StompClient.logged_in(process.address, host=host) as late:
                 await late.ask("SEND", host.encode(), destination="/topic/reloaded")
                 await early.expect("MESSAGE", host.encode())
+                await late.disconnect()
         # Not by an alias, but as one of the machine's names, as long as these are wanted.
         async with StompClient.logged_in(process.address, host="localhost"):
             document["local_aliases"] = False
@@ -473,4 +474,4 @@ async def test_hang_ups_in_a_row_and_during_the_stop_do_no_harm(
     async with StompClient.logged_in(process.address) as client, within():
         await client.disconnect()
     process.terminate()
-    assert await process.exit_code(5) == -signal.SIGTERM
+    assert await process.exit_code(PATIENCE) == -signal.SIGTERM

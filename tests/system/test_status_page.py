@@ -9,7 +9,9 @@ import pytest_asyncio
 
 from gateway.cli import main
 from gateway.errors import ExitCode
+from tests.support.admin import AdminClient
 from tests.support.browser import DESKTOP, PHONE, SMALL_PHONE, Browser
+from tests.support.deadline import until
 from tests.support.gateway import GatewayProcess, configuration, gateway_process
 from tests.support.stomp_client import StompClient
 
@@ -46,6 +48,9 @@ def watched(broker_url: str) -> Iterator[GatewayProcess]:
 
 @pytest_asyncio.fixture
 async def sessions(watched: GatewayProcess, queue: str) -> AsyncIterator[Sessions]:
+    # Those of the test before may not have gone yet.
+    overview = AdminClient(watched.admin)
+    await until(lambda: overview.json("/api/overview"), lambda found: not found["sessions"])
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(StompClient.logged_in(watched.address)) for _ in range(2)]
         sender, subscriber = clients
@@ -85,7 +90,8 @@ async def test_the_page_shows_sessions_and_their_traffic(sessions: Sessions, bro
 async def test_rates_errors_and_search_follow_what_happens(sessions: Sessions, browser: Browser) -> None:
     browser.open(sessions.url, DESKTOP)
     browser.until(f"{ROWS}.length === 2")
-    for _ in range(50):
+    # So many that a page that looks late still shows a rate.
+    for _ in range(1000):
         sessions.sender.write("SEND", b"x", destination="/topic/nobody")
     sessions.sender.write("SEND", b"", destination="/nowhere/x")
     await sessions.sender.expect("ERROR")
