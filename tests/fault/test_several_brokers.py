@@ -172,8 +172,9 @@ async def test_a_broker_that_answered_too_late_is_closed_in_order_and_trusted_ag
 
 
 async def test_a_refused_login_is_the_answer_of_all_brokers_and_no_fault_of_one(
-    own_broker: Broker, proxy: ChaosProxy
+    own_broker: Broker, proxy: ChaosProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    wait_for_each(monkeypatch)
     async with chaos((own_broker.host, own_broker.amqp_port)) as second:
         urls = [url(proxy.address), url(second.address)]
         async with gateway_here(parsed(own_broker.amqp_url, upstream={"urls": urls})) as gateway, within():
@@ -184,8 +185,11 @@ async def test_a_refused_login_is_the_answer_of_all_brokers_and_no_fault_of_one(
             assert not any(circuit.is_open for circuit in circuits(gateway))
 
 
-async def test_another_refusal_is_asked_of_the_other_brokers_too(own_broker: Broker, proxy: ChaosProxy) -> None:
+async def test_another_refusal_is_asked_of_the_other_brokers_too(
+    own_broker: Broker, proxy: ChaosProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A virtual host that one node does not have, or does not have yet."""
+    wait_for_each(monkeypatch)
     async with chaos((own_broker.host, own_broker.amqp_port)) as second:
         urls = [url(proxy.address), url(second.address)]
         hosts = {"nowhere": {"amqp_vhost": "no-such-virtual-host"}}
