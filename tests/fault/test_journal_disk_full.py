@@ -51,7 +51,7 @@ async def test_every_event_is_written_or_counted(broker_url: str, small_disk: Pa
                     await client.ask("BEGIN", transaction=str(number))  # so that the client does not buffer everything
                     await client.ask("ABORT", transaction=str(number))
             await client.disconnect()
-        assert len(process.logged("journal cannot be written")) == 1
+        assert len(await process.until_logged("journal cannot be written")) == 1
         await asyncio.to_thread(_mount, "remount,size=100m", small_disk)
         assert len(await process.until_logged("journal is written again")) == 1
         async with within(30), StompClient.logged_in(process.address) as client:

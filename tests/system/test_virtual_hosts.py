@@ -167,6 +167,8 @@ async def test_each_virtual_host_has_its_own_window_of_unconfirmed_messages(
             for number in range(20):
                 client.write("SEND", b"", destination=f"/queue/{queue}", receipt=str(number))
         await until(lambda: behind_first.count(queue), lambda count: count == 21)
+        # That came before, over a link of its own.
+        await until(lambda: behind_second.count(queue), lambda count: count is not None and count >= 2)
         assert await behind_second.count(queue) == 2
         proxy.release(Direction.DOWN)
         for client in (first, second):
