@@ -19,7 +19,8 @@ async def test_disconnect_has_no_receipt_while_the_broker_is_silent(
 ) -> None:
     """Not even longer than the heart-beat interval; then it comes, and the link has suffered no harm."""
     destination = f"/queue/{queue}"
-    config = parsed(broker.amqp_url, upstream=upstream(proxy.address, heartbeat=2))
+    # RabbitMQ closes the link after two intervals or more, gateways that are late or not.
+    config = parsed(broker.amqp_url, upstream=upstream(proxy.address, heartbeat=4))
     async with gateway_here(config) as gateway, within():
         address = gateway.addresses[0]
         async with StompClient.logged_in(address) as client, StompClient.logged_in(address) as neighbour:
@@ -32,7 +33,7 @@ async def test_disconnect_has_no_receipt_while_the_broker_is_silent(
             client.write("SEND", b"during", destination=destination)
             client.write("DISCONNECT", receipt="bye")
             with pytest.raises(TimeoutError):
-                await client.receive(seconds=3.5)
+                await client.receive(seconds=5)
             proxy.release(Direction.UP)
             await client.expect("RECEIPT", **{"receipt-id": "bye"})
             await neighbour.ask("SEND", b"after", destination=destination)
@@ -44,7 +45,7 @@ async def test_an_operation_has_a_deadline(broker: Broker, proxy: ChaosProxy, qu
     """The ERROR says what was asked of the broker. When the broker answers later, nothing of the session is left."""
     destination = f"/queue/{queue}"
     # A queue may be away for as long as sessions ride through.
-    config = parsed(broker.amqp_url, upstream=upstream(proxy.address, operation_timeout="1s", ride_through="1s"))
+    config = parsed(broker.amqp_url, upstream=upstream(proxy.address, operation_timeout="3s", ride_through="1s"))
     async with gateway_here(config) as gateway, within():
         address = gateway.addresses[0]
         async with StompClient.logged_in(address) as client, StompClient.logged_in(address) as neighbour:
@@ -55,7 +56,7 @@ async def test_an_operation_has_a_deadline(broker: Broker, proxy: ChaosProxy, qu
             proxy.stall(Direction.UP)
             finish(client, what, destination)
             error = await client.expect("ERROR", message="Broker timeout")
-            assert error.body.decode() == f"The broker did not answer within 1 seconds. The gateway asked it {asked}.\n"
+            assert error.body.decode() == f"The broker did not answer within 3 seconds. The gateway asked it {asked}.\n"
             await client.closed()
             proxy.release(Direction.UP)
             await neighbour.ask("SEND", b"after", destination=destination)

@@ -22,7 +22,8 @@ pytestmark = pytest.mark.system
 
 READS_NOTHING = (".*", ".*", "^$")
 READS_TOPICS = (".*", ".*", "^(amq.topic|stomp-subscription-.*)$")
-OFTEN = 0.2
+OFTEN, SELDOM = 0.2, 3.0
+"""Seconds. A subscription ends at the second refusal."""
 
 
 @pytest_asyncio.fixture
@@ -72,7 +73,8 @@ async def test_a_queue_that_may_not_be_read_any_more_is_not_consumed_any_more(
 ) -> None:
     """Nothing else ends: the session, and its other subscriptions. What the client has settled stays settled."""
     wanted = {"destination": f"/queue/{queue}", "ack": "client"}
-    async with rechecking(laboratory, links=links) as gateway, client_of(gateway, user) as client:
+    # So seldom that the ACK comes before the subscription ends.
+    async with rechecking(laboratory, SELDOM, links=links) as gateway, client_of(gateway, user) as client:
         await client.ask("SUBSCRIBE", id="1", **wanted)
         await client.ask("SUBSCRIBE", id="2", destination="/topic/allowed")
         client.write("SEND", b"before", destination=f"/queue/{queue}")
@@ -153,7 +155,7 @@ async def test_a_permission_that_comes_back_in_time_ends_nothing(
     laboratory: Broker, management: Management, queue: str, user: str
 ) -> None:
     """A directory of users may be away for a moment."""
-    async with rechecking(laboratory, 1) as gateway, client_of(gateway, user) as client:
+    async with rechecking(laboratory, SELDOM) as gateway, client_of(gateway, user) as client:
         await client.ask("SUBSCRIBE", id="1", destination=f"/queue/{queue}")
         await management.permit(user, rights=READS_NOTHING)
         await checked(gateway, "doubted")

@@ -202,12 +202,12 @@ async def test_a_worker_that_is_killed_ends_its_sessions_only(process: GatewayPr
 
 
 async def test_a_worker_that_hangs_is_replaced(document: dict[str, Any]) -> None:
-    with gateway_process({**document, "worker_timeout": "2s"}) as process:
+    with gateway_process({**document, "worker_timeout": "5s"}) as process:
         (hanging, _) = await started(process)
         async with within(2 * PATIENCE), on_each_worker(process) as (victims, others):
             os.kill(hanging, signal.SIGSTOP)
             (line,) = await process.until_logged("worker hangs")
-            assert (line["worker"], line["pid"], line["seconds"]) == (0, hanging, 2)
+            assert (line["worker"], line["pid"], line["seconds"]) == (0, hanging, 5)
             for client in victims:
                 with pytest.raises(ConnectionOverError):
                     await client.receive()
