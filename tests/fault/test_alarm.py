@@ -17,7 +17,7 @@ from gateway.parity.amqp_broker import AmqpBroker
 from gateway.session.context import Hold
 from tests.support.admin import AdminClient
 from tests.support.brokers import clear_memory_alarm, raise_memory_alarm, until_queue_gone
-from tests.support.deadline import until, within
+from tests.support.deadline import PATIENCE, until, within
 from tests.support.gateway import ROOT, GatewayProcess, configuration, gateway_here, gateway_process, parsed
 from tests.support.stomp_client import StompClient, encoded
 
@@ -307,4 +307,4 @@ async def test_the_gateway_stops_during_an_alarm(control: Broker, queue: str, al
             process.terminate()
             await client.expect("ERROR", message="Shutting down")
             await client.closed()
-            assert await process.exit_code(6) == ExitCode.OK
+            assert await process.exit_code(PATIENCE) == ExitCode.OK

@@ -16,7 +16,7 @@ from deploy.local.ports import free_ports
 from gateway.parity.amqp_broker import AmqpBroker
 from gateway.server.process.gateway import Gateway
 from tests.support.chaos import ChaosProxy, Direction, chaos
-from tests.support.deadline import until, within
+from tests.support.deadline import PATIENCE, until, within
 from tests.support.gateway import GatewayProcess, configuration, gateway_here, gateway_process, parsed, upstream
 from tests.support.stomp_client import ConnectionOverError, StompClient
 
@@ -161,7 +161,7 @@ async def test_a_broker_that_fails_during_the_login(broker: Broker, proxy: Chaos
 async def test_a_half_closed_link_is_a_lost_link(broker: Broker, proxy: ChaosProxy, queue: str) -> None:
     """Sessions write while the link closes."""
     with gateway_process(configuration(broker.amqp_url, upstream=upstream(proxy.address))) as process:
-        async with StompClient.logged_in(process.address) as client, within():
+        async with StompClient.logged_in(process.address) as client, within(6 * PATIENCE):
             for number in range(10):
                 await client.ask("SEND", b"x", destination=f"/queue/{queue}")
                 proxy.half_close(Direction.DOWN)

@@ -12,6 +12,7 @@ from gateway.parity.player import play
 from gateway.parity.steps import ORACLE, Side
 from gateway.parity.stomp_peer import SocketPeer
 from gateway.parity.transcript import Setup, Transcript, load_transcripts
+from tests.support.deadline import PATIENCE
 from tests.support.gateway import Address
 
 TRANSCRIPTS = load_transcripts()
@@ -34,7 +35,7 @@ async def check_transcript(transcript: Transcript, address: Address, broker_url:
     """
     async with AmqpBroker.connected(broker_url) as broker:
         for_release = transcript.for_release(broker.release or ORACLE)
-        result = await play(for_release, SocketPeer(address), broker, side, identity(broker_url))
+        result = await play(for_release, SocketPeer(address, 3 * PATIENCE), broker, side, identity(broker_url))
     result.raise_for_mismatch()
 
 

@@ -27,7 +27,7 @@ from gateway.config.model import Logging
 from gateway.server.process.logs import configure_logs
 from tests.support.admin import AdminClient
 from tests.support.certificates import Authority, encrypted
-from tests.support.deadline import within
+from tests.support.deadline import PATIENCE, within
 from tests.support.gateway import (
     ROOT,
     Address,
@@ -176,7 +176,7 @@ async def provoke(planted: Planted, search: Search) -> None:
                 search.add("ERROR over WebSocket", repr(await client.receive()))
         except RefusedError as refused:
             search.add("refusal over WebSocket", repr(refused.response))
-    async with StompClient.logged_in(plain, login="secret-user", passcode=USER) as client, within(30):
+    async with StompClient.logged_in(plain, login="secret-user", passcode=USER) as client, within(6 * PATIENCE):
         await client.ask("SUBSCRIBE", id="1", destination="/topic/secrets")
         async with StompClient.logged_in(plain) as by_default:
             await by_default.ask("SEND", b"x", destination="/topic/secrets")
@@ -214,7 +214,7 @@ async def test_no_output_of_a_gateway_has_a_secret(planted: Planted) -> None:
     search = Search()
     await provoke(planted, search)
     planted.process.terminate()
-    assert await planted.process.exit_code(20) == 0
+    assert await planted.process.exit_code(PATIENCE) == 0
     search.add("log", planted.process.log.read_bytes())
     for file in planted.journal.rglob("*.jsonl*"):
         search.add(f"journal {file.name}", file.read_bytes())
@@ -271,7 +271,7 @@ async def test_no_object_of_the_core_shows_a_secret(
     document["defaults"]["certificate_users"]["everyone"]["passcode"] = CERTIFIED
     await management.add_user("secret-shown", passcode=USER)
     config = parsed(laboratory.amqp_url, **{key: document[key] for key in ("admin", "defaults")})
-    async with gateway_here(config) as gateway, within(30):
+    async with gateway_here(config) as gateway, within(6 * PATIENCE):
         (address,) = gateway.addresses
         async with (
             StompClient.logged_in(address, login="secret-shown", passcode=USER) as client,

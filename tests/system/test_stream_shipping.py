@@ -227,7 +227,7 @@ def test_following_ends_with_sigterm(broker_url: str, stream: str, tmp_path: Pat
             assert process.poll() is None
         process.terminate()
         try:
-            out, _ = process.communicate(timeout=30)
+            out, _ = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
     assert process.returncode == ExitCode.OK
@@ -246,7 +246,7 @@ def test_a_stream_that_is_deleted_while_it_is_followed_is_waited_for(
     command = [sys.executable, "-m", "gateway", *collect_command(broker_url, stream, there, "--follow")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        too_late = Timer(PATIENCE, process.kill)
+        too_late = Timer(6 * PATIENCE, process.kill)
         too_late.start()
         try:
             while not contents(there):
