@@ -32,11 +32,12 @@ class Gateway:
 
     def __init__(self, process: GatewayProcess, directory: Path, tls: ssl.SSLContext) -> None:
         self.process = process
+        self.admin = AdminClient(process.admin)
+        # Only now: the admin listener opens last.
         lines = [line["address"].rpartition(":") for line in process.logged("listening")]
         self.tcp, self.tls, self.websocket = [(host, int(port)) for host, _, port in lines if port.isdecimal()]
         self.unix = directory / "socket"
         self.client_tls = tls
-        self.admin = AdminClient(process.admin)
 
     async def refused(self) -> int:
         """How many connections it has refused for want of descriptors."""
@@ -69,7 +70,7 @@ def gateway(request: pytest.FixtureRequest, broker_url: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("gateway", ["shared", "dedicated"], indirect=True)
 async def test_whoever_is_in_has_its_links_and_all_others_learn_why_they_are_not(gateway: Gateway) -> None:
-    async with contextlib.AsyncExitStack() as clients, within():
+    async with contextlib.AsyncExitStack() as clients, within(60):
         inside = await clients.enter_async_context(StompClient.logged_in(gateway.tcp))
         answers = Counter[str]()
         accepted: list[StompClient] = []
