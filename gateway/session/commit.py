@@ -29,14 +29,13 @@ _ERRORS: Final = {
 
 
 class TransactionHandler:
-    """Handles BEGIN, ABORT and COMMIT. ``now``: the time in seconds, on the clock of ``time_passed``."""
+    """Handles BEGIN, ABORT and COMMIT."""
 
-    __slots__ = ("_commit", "_context", "_now", "_publisher")
+    __slots__ = ("_commit", "_context", "_publisher")
 
-    def __init__(self, context: SessionContext, publisher: Publisher, now: float) -> None:
+    def __init__(self, context: SessionContext, publisher: Publisher) -> None:
         self._context = context
         self._publisher = publisher
-        self._now = now
         # The COMMIT that waits for confirms, its transaction and its frame.
         self._commit: tuple[Commit, Transaction, Frame] | None = None
 
@@ -46,15 +45,14 @@ class TransactionHandler:
         return None if self._commit is None else self._commit[2]
 
     def time_passed(self, now: float) -> None:
-        """Note the time in seconds, and abort transactions that were open for too long, each with an ERROR."""
-        self._now = now
+        """Abort transactions that were open for too long at ``now``, in seconds, each with an ERROR."""
         if self._context.state is State.CONNECTED:
             for name in self._context.transactions.expire(now):
                 self._context.fail(error_frames.transaction_too_old(name))
 
     def begin(self, frame: Frame) -> None:
         """Open a transaction."""
-        self._context.transactions.begin(self._name_in(frame), self._now)
+        self._context.transactions.begin(self._name_in(frame))
         if self._context.observer is not None:
             self._context.observer.used("transaction")
         self._context.send_receipt(frame)

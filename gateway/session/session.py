@@ -78,7 +78,6 @@ class Session:
         product: the gateway's name and version, for the ``server`` header of CONNECTED.
         resolve: finds the virtual host with a name or alias; with None, the default one.
         limits: the decoder's limits, which the session changes after the login.
-        now: the time in seconds, on the clock of ``time_passed``.
     """
 
     __slots__ = (
@@ -87,9 +86,7 @@ class Session:
         "max_frames_per_turn", "output", "publisher", "reached_turn_limit", "subscriptions", "traffic", "unanswered",
     )  # fmt: skip
 
-    def __init__(
-        self, identity: bytes, product: bytes, resolve: FindVirtualHost, limits: FrameLimits, now: float = 0.0
-    ) -> None:
+    def __init__(self, identity: bytes, product: bytes, resolve: FindVirtualHost, limits: FrameLimits) -> None:
         default = resolve(None)
         context = self.context = SessionContext(identity, strict=default is not None and default.strict)
         self._limits = limits
@@ -115,7 +112,7 @@ class Session:
         self.publisher = Publisher(context)
         self.confirms = self.publisher.confirms
         self._stall = StallWatch(context, self.publisher)
-        self._transactions = TransactionHandler(context, self.publisher, now)
+        self._transactions = TransactionHandler(context, self.publisher)
         self._ride_through = RideThrough(context, self.publisher, self._transactions)
         self._subscriber = SubscribeHandler(context)
         self._acknowledgements = AckHandler(context)

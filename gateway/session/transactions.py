@@ -21,13 +21,13 @@ _COST_OF_FRAME: Final = 256
 class Transaction:
     """The frames of an open transaction, in order.
 
-    ``began``: the time of BEGIN in seconds. ``kept_bytes``: the sum of `size_of` its frames.
+    ``kept_bytes``: the sum of `size_of` its frames. ``since``: the first time after BEGIN that is known, in seconds.
     """
 
-    began: float
     sends: list[Frame] = field(default_factory=list)
     settlements: list[Settlement] = field(default_factory=list)
     kept_bytes: int = 0
+    since: float | None = None
 
     @property
     def actions(self) -> int:
@@ -57,15 +57,15 @@ class OpenTransactions:
         """Set the bounds of transactions that begin from now on."""
         self._limits = limits
 
-    def begin(self, name: bytes, now: float) -> None:
-        """Open a transaction at this time in seconds. Raises StompError if too many are open.
+    def begin(self, name: bytes) -> None:
+        """Open a transaction. Raises StompError if too many are open.
 
         An open one with the same name is emptied, as in RabbitMQ's adapter.
         """
         if name not in self._by_name and len(self._by_name) >= self._limits.max_open:
             raise error_frames.too_many_transactions(self._limits.max_open)
         self._remove(name)
-        self._by_name[name] = Transaction(now)
+        self._by_name[name] = Transaction()
 
     def enlist(self, name: bytes, size: int = 0) -> Transaction:
         """Return the transaction to which the caller adds a frame of ``size`` bytes.
@@ -95,8 +95,16 @@ class OpenTransactions:
         return transaction
 
     def expire(self, now: float) -> list[bytes]:
-        """Remove the transactions that have been open for too long at ``now``, in seconds. Returns their names."""
-        old = [name for name, each in self._by_name.items() if now - each.began > self._limits.max_age]
+        """Remove the transactions that have been open for too long at ``now``, in seconds. Returns their names.
+
+        Call it about once a second. It counts from the first call after BEGIN, so that none is removed too early.
+        """
+        old = []
+        for name, each in self._by_name.items():
+            if each.since is None:
+                each.since = now
+            elif now - each.since > self._limits.max_age:
+                old.append(name)
         for name in old:
             self._remove(name)
         return old

@@ -83,18 +83,17 @@ class Playbook:
 
     Args:
         settings: of its virtual host.
-        now: seconds on the session's clock.
         other: settings of another virtual host.
     """
 
-    def __init__(self, settings: VirtualHost | None = None, now: float = 0.0, other: VirtualHost | None = None) -> None:
+    def __init__(self, settings: VirtualHost | None = None, other: VirtualHost | None = None) -> None:
         default = settings or VirtualHost(name="/")
         known = {"/": default}
         if other is not None:
             known[other.name] = other
         limits = FrameLimits()
         self.session = Session(
-            IDENTITY, b"stomp-gateway/0", lambda host: known.get("/" if host is None else host), limits, now
+            IDENTITY, b"stomp-gateway/0", lambda host: known.get("/" if host is None else host), limits
         )
         self._decoder = Decoder(limits)
         self._reader = FrameReader()

@@ -131,7 +131,7 @@ class ClientConnection(StompProtocol):
             lines=listener.max_header_lines,
         )
         identity = b"session-" + urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=")
-        self.session = Session(identity, context.product, context.find_virtual_host, limits, context.clock())
+        self.session = Session(identity, context.product, context.find_virtual_host, limits)
         self._decoder = Decoder(limits)
         self._output: ClientOutput
         self._bridge: Bridge

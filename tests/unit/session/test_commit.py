@@ -244,11 +244,12 @@ def test_two_transactions_do_not_mix(play: Playbook) -> None:
 
 
 def test_a_transaction_left_open_is_gone_and_the_client_is_told() -> None:
-    play = Playbook(VirtualHost(name="/", transactions=TransactionLimits(max_age=600.0)), now=50_000.0)
+    play = Playbook(VirtualHost(name="/", transactions=TransactionLimits(max_age=600.0)))
     play.connect()
     play.client("BEGIN", "transaction:at once")
-    play.session.time_passed(50_001.0)
+    play.session.time_passed(50_000.0)
     play.client("BEGIN", "transaction:later")
+    play.session.time_passed(50_001.0)
     play.session.time_passed(50_600.0)
     assert play.said() == []
     play.session.time_passed(50_600.5)

@@ -73,6 +73,7 @@ def _cancelled(play: Playbook) -> None:
 
 def _expired(play: Playbook) -> None:
     play.client("BEGIN", "transaction:t")
+    play.session.time_passed(0.0)
     play.session.time_passed(1e9)
 
 
