@@ -294,12 +294,14 @@ async def test_a_client_that_sends_very_many_frames_does_not_block_others(gatewa
         StompClient.logged_in(gateway_address) as other,
         within(60),
     ):
-        answers = 0
+        # A gateway that did all at once would answer a few pairs.
+        answers: list[int] = []
         # Once more if it was this process that did nothing meanwhile.
-        while answers <= 5:
+        while len(answers) < 3 and max(answers, default=0) < 30:
             busy.writer.write((encoded("BEGIN", transaction="t") + encoded("ABORT", transaction="t")) * 50_000)
-            answers = await answers_during(busy.ask("BEGIN", transaction="last"), other)
+            answers.append(await answers_during(busy.ask("BEGIN", transaction="last"), other))
             await busy.ask("ABORT", transaction="last")
+        assert max(answers) >= 30
 
 
 async def test_subscribes_sent_before_a_half_close_have_their_receipts_in_order(gateway_address: Address) -> None:
