@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import yaml
 
 from deploy.local.broker import Broker
 from deploy.local.node import PrivateNode
-from deploy.local.ports import free_ports
+from deploy.local.ports import LOOPBACK, free_ports
 from gateway.cli import main
 from gateway.errors import ExitCode
 from gateway.migrate.erlang_terms import read_terms
@@ -26,19 +28,33 @@ pytestmark = pytest.mark.system
 
 
 @pytest.fixture(scope="module")
-def migrated(laboratory: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+def migrated(
+    laboratory: Broker, web_stomp_port: int, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GatewayProcess]:
     """A gateway beside the laboratory's plugin, with the configuration that migrate made of the broker's files."""
     assert isinstance(laboratory, PrivateNode)
     assert laboratory.stomp_port is not None
     made = tmp_path_factory.mktemp("migrate") / "gateway.yaml"
-    offset = free_ports(1)[0] - laboratory.stomp_port
+    offset = _free_offset(laboratory.stomp_port, web_stomp_port)
     files = [laboratory.data / "rabbitmq.conf", "--enabled-plugins", laboratory.data / "enabled_plugins"]
     assert main(["migrate", *map(str, files), f"--port-offset={offset}", "-o", str(made)]) == ExitCode.OK
     assert main(["check", "--config", str(made)]) == ExitCode.OK
-    document = yaml.safe_load(made.read_text()) | {"logging": {"format": "json"}}
+    # Without the admin listener, whose port would be the same in all workers.
+    document = yaml.safe_load(made.read_text()) | {"logging": {"format": "json"}, "admin": {"address": None}}
     with gateway_process(document) as process:
         assert process.address == (laboratory.host, laboratory.stomp_port + offset)
         yield process
+
+
+def _free_offset(first: int, second: int) -> int:
+    """What to add to both of these ports, so that they become free ones."""
+    while True:
+        offset = free_ports(1)[0] - first
+        with socket.socket() as trial, contextlib.suppress(OSError, OverflowError):
+            # Not a port that any connection may get.
+            if second + offset < 32_768:
+                trial.bind((LOOPBACK, second + offset))
+                return offset
 
 
 async def test_a_durable_subscription_moves_with_its_messages(
