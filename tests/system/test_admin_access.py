@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from gateway.journal.schema import AUDIT_CODES
 from gateway.journal.segments import PATTERN
 from tests.support.admin import AdminClient
 from tests.support.certificates import Authority, Identity
-from tests.support.deadline import until, within
+from tests.support.deadline import PATIENCE, until, within
 from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process
 from tests.support.stomp_client import StompClient
 
@@ -297,9 +298,10 @@ async def test_a_default_admin_port_that_is_taken_is_only_a_warning(broker_url: 
     del document["admin"]
     with contextlib.ExitStack() as stack:
         taken = stack.enter_context(socket.socket())
-        with contextlib.suppress(OSError):  # another program uses it already
-            taken.bind((DEFAULT_ADMIN_ADDRESS.host, DEFAULT_ADMIN_ADDRESS.port))
-            taken.listen()
+        # As the gateway does it: connections that have ended do not keep it away, so they may not keep this one away.
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(AssertionError):  # another program uses it, not just for a moment
+            await until(partial(_taken, taken), bool)
         process = stack.enter_context(gateway_process(document))
         async with StompClient.logged_in(process.address) as client:
             await client.ask("SEND", b"x", destination="/topic/admin")
@@ -307,6 +309,16 @@ async def test_a_default_admin_port_that_is_taken_is_only_a_warning(broker_url: 
         [line] = await process.until_logged("no admin listener")
         assert line["address"] == str(DEFAULT_ADMIN_ADDRESS)
         assert line["level"] == "warning"
+
+
+async def _taken(listener: socket.socket) -> bool:
+    """Whether this socket has the default admin port now."""
+    try:
+        listener.bind((DEFAULT_ADMIN_ADDRESS.host, DEFAULT_ADMIN_ADDRESS.port))
+        listener.listen()
+    except OSError:
+        return False
+    return True
 
 
 async def test_a_configured_admin_port_that_is_taken_is_an_error(broker_url: str) -> None:
@@ -424,7 +436,7 @@ async def test_connections_without_a_tls_handshake_are_bounded_too(
     address: Address = ("127.0.0.1", guarded.admin[1])
     async with within():
         with contextlib.ExitStack() as stack:
-            silent = [stack.enter_context(socket.create_connection(address, timeout=5)) for _ in range(80)]
+            silent = [stack.enter_context(socket.create_connection(address, timeout=PATIENCE)) for _ in range(80)]
             assert await asyncio.to_thread(silent[-1].recv, 1) == b""
         await until(lambda: _asked(AdminClient(address, tls=tls)), lambda status: status == 200)
     assert guarded.logged("too many connections")
@@ -449,7 +461,7 @@ async def _asked(admin: AdminClient) -> int | None:
 )
 async def test_input_that_is_not_http_is_refused(unguarded: GatewayProcess, data: bytes) -> None:
     address: Address = ("127.0.0.1", unguarded.admin[1])
-    with socket.create_connection(address, timeout=20) as stranger:
+    with socket.create_connection(address, timeout=PATIENCE) as stranger:
         stranger.sendall(data)
         with contextlib.suppress(ConnectionError):
             assert stranger.recv(12) in (b"", b"HTTP/1.1 400", b"HTTP/1.0 400", b"HTTP/1.1 414", b"HTTP/1.1 431")
