@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.balanced import BALANCERS, EXAMPLES, GatewayPair, LoadBalancer
-from tests.support.deadline import until, within
+from tests.support.deadline import PATIENCE, until, within
 from tests.support.gateway import ROOT, GatewayProcess
 from tests.support.stomp_client import StompClient
 from tests.support.websocket_client import RefusedError, WebSocketClient
@@ -181,7 +181,7 @@ async def test_clients_of_a_killed_gateway_get_on_at_the_other_one(
             await producer.ask("SEND", b"order", destination=f"/queue/{queue}")
             await consumer.expect("MESSAGE", b"order")
             killed.child.kill()
-            await killed.exit_code(10)
+            await killed.exit_code(PATIENCE)
             await consumer.closed()
             for _ in range(4):
                 consumer, process = await clients.log_in()

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from gateway.errors import ExitCode
+from tests.support.deadline import PATIENCE
 
 pytestmark = pytest.mark.system
 
@@ -152,11 +153,11 @@ async def test_silent_brokers_are_tried_at_the_same_time(broker: Broker, tmp_pat
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(40)]
         urls = [*(f"amqp://127.0.0.1:{listening.getsockname()[1]}" for listening in silent), alive]
-        text = f"upstream: {{urls: {urls}, connect_timeout: 2s}}\ndefaults: {{default_user: {user_of(broker)}}}"
+        text = f"upstream: {{urls: {urls}, connect_timeout: 5s}}\ndefaults: {{default_user: {user_of(broker)}}}"
         done = await check(tmp_path, text)
     assert done.code == ExitCode.OK
     for url in urls[:-1]:
-        assert done.found(url, "virtual host /")["broker"].startswith("no: no answer within 2 s")
+        assert done.found(url, "virtual host /")["broker"].startswith("no: no answer within 5 s")
     assert done.found(alive, "virtual host /")["virtual host"] == "yes: / can be used"
 
 
@@ -217,7 +218,7 @@ async def tls_in_front_of(broker: Broker, directory: Path) -> AsyncIterator[int]
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
-        await asyncio.wait(served, timeout=10)
+        await asyncio.wait(served, timeout=PATIENCE)
 
 
 async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

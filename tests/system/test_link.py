@@ -85,7 +85,7 @@ async def test_a_session_whose_channel_the_broker_closed_does_not_discard_delive
         second.limit(1)
         await second.consume(queue, {})
         await amqp.publish("amq.topic", queue, BrokerMessage(body=b"hello"))
-        assert await asyncio.wait_for(listener.received, 10) == b"hello"
+        assert await asyncio.wait_for(listener.received, PATIENCE) == b"hello"
         await first.close()
         await second.close()
     finally:
