@@ -32,7 +32,7 @@ from gateway.admin.terminal_output import (
     clean,
 )
 from gateway.errors import UsageError
-from gateway.texts import byte_size, counted
+from gateway.texts import aligned, byte_size, counted
 
 _BUSIEST_FIRST: Final = "-messages_published"
 
@@ -103,19 +103,10 @@ def fail_back(options: Namespace) -> None:
 
 
 def table(columns: Sequence[Column], items: Sequence[Item]) -> Iterator[str]:
-    """The lines of a table, the titles first.
-
-    Not a `rich.table.Table`, which takes a second for each thousand rows.
-    """
+    """The lines of a table, the titles first."""
     now = time.time()
     rows = [[column.title for column in columns], *([column.show(item, now) for column in columns] for item in items)]
-    widths = [max(map(cell_len, texts)) for texts in zip(*rows, strict=True)]
-    for row in rows:
-        cells = []
-        for column, text, width in zip(columns, row, widths, strict=True):
-            space = " " * (width - cell_len(text))
-            cells.append(space + text if column.is_number else text + space)
-        yield "  ".join(cells).rstrip()
+    return aligned(rows, [place for place, column in enumerate(columns) if column.is_number])
 
 
 def cut(text: str, width: int) -> str:

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from gateway.journal.reading import Segment, list_segments, raw_lines
 from gateway.journal.schema import VERSION
-from gateway.texts import byte_size, counted, printable
+from gateway.texts import aligned, byte_size, counted, printable
 from gateway.times import moment
 
 _MAX_DESTINATIONS: Final = 20
@@ -312,16 +312,13 @@ def _not_counted(contents: Contents) -> Iterator[str]:
 
 
 def _boots(boots: list[BootStat]) -> Iterator[str]:
-    width = max([4, *(len(boot.node) for boot in boots)])
     yield f"boots ({len(boots)})"
-    yield f"  {'node':<{width}}  {'boot':<16}  {'version':<10}  {'first':<19}  {'last':<19}  {'lines':>12}"
+    rows = [("  node", "boot", "version", "first", "last", "lines", "")]
     for boot in boots[-_MAX_BOOTS:]:
         first, last = (moment(t) if t is not None else "-" for t in (boot.first_us, boot.last_us))
         version = printable(boot.gateway_version or "-")
-        marks = ", ".join(_marks(boot))
-        yield (
-            f"  {boot.node:<{width}}  {boot.boot}  {version:<10}  {first:<19}  {last:<19}  {boot.lines:>12,}  {marks}"
-        )
+        rows.append((f"  {boot.node}", boot.boot, version, first, last, f"{boot.lines:,}", ", ".join(_marks(boot))))
+    yield from aligned(rows, figures=(5,))
     if len(boots) > _MAX_BOOTS:
         yield f"  and {len(boots) - _MAX_BOOTS} earlier ones (--json has all)"
 
@@ -341,14 +338,11 @@ def _marks(boot: BootStat) -> Iterator[str]:
 
 
 def _destinations(busy: list[DestinationStat]) -> Iterator[str]:
-    top = busy[:_MAX_DESTINATIONS]
-    names = [printable(f"{each.destination} ({each.virtual_host or '?'})") for each in top]
-    width = max(len(name) for name in names)
-    yield f"{'destinations':<{width + 2}}  {'sent':>12}  {'':>9}  {'delivered':>12}"
-    for name, each in zip(names, top, strict=True):
-        yield (
-            f"  {name:<{width}}  {each.sent:>12,.0f}  {byte_size(each.sent_bytes):>9}  "
-            f"{each.delivered:>12,.0f}  {byte_size(each.delivered_bytes):>9}"
-        )
+    rows = [("destinations", "sent", "", "delivered", "")]
+    for each in busy[:_MAX_DESTINATIONS]:
+        name = printable(f"  {each.destination} ({each.virtual_host or '?'})")
+        sent, delivered = f"{each.sent:,.0f}", f"{each.delivered:,.0f}"
+        rows.append((name, sent, byte_size(each.sent_bytes), delivered, byte_size(each.delivered_bytes)))
+    yield from aligned(rows, figures=range(1, 5))
     if len(busy) > _MAX_DESTINATIONS:
         yield f"  and {len(busy) - _MAX_DESTINATIONS} more (--json has all)"

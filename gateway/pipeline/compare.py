@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from gateway.pipeline.query_output import aligned
 from gateway.pipeline.report.formats import LATENCIES, NOTHING, ClientText, shown
 from gateway.pipeline.report.queries import LakeQueries, Sql, known_span
+from gateway.texts import aligned
 
 TOLERANCE: Final = 0.1
 """The change of a figure, as a part of it, that counts as none, if not said otherwise."""

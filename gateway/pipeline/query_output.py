@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import chain, islice, zip_longest
@@ -16,12 +16,12 @@ from typing import Final, TextIO
 
 import msgspec
 import pyarrow as pa
+from rich.cells import cell_len
 
 from gateway.errors import PipelineError, UsageError
 from gateway.pipeline.lake import Lake
 from gateway.pipeline.lake_sql import Snapshot, SqlError
-from gateway.pipeline.report.formats import columns_of
-from gateway.texts import printable
+from gateway.texts import aligned, printable
 
 FORMATS: Final = ("table", "csv", "json")
 _READING: Final = re.compile(
@@ -133,19 +133,7 @@ def _print_table(names: list[str], rows: Iterator[list[object]], out: TextIO, *,
         several = ([text.rstrip().split("\n") for text in row] for row in texts)
         texts = (line for row in several for line in zip_longest(*row, fillvalue=""))
     shown = [[printable(text) for text in row] for row in texts]
-    rule = ["-" * max(map(columns_of, column)) for column in zip(names, *shown, strict=True)]
+    rule = ["-" * max(map(cell_len, column)) for column in zip(names, *shown, strict=True)]
     print(*aligned([names, rule, *shown]), sep="\n", file=out)
     if next(rows, None) is not None:
         print(f"... more than {_ROWS_OF_A_TABLE:,} rows: --format csv and json print all of them", file=out)
-
-
-def aligned(rows: Sequence[Sequence[str]], figures: Container[int] = ()) -> Iterator[str]:
-    """The lines of a table in plain text; columns of ``figures`` are aligned to the right."""
-    widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        gaps = [" " * (width - columns_of(cell)) for cell, width in zip(row, widths, strict=True)]
-        cells = (
-            gap + cell if place in figures else cell + gap
-            for place, (cell, gap) in enumerate(zip(row, gaps, strict=True))
-        )
-        yield "  ".join(cells).rstrip()

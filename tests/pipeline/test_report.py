@@ -16,6 +16,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from markupsafe import Markup
+from rich.cells import cell_len
 
 from gateway.errors import PipelineError, UsageError
 from gateway.journal.histogram import bucket_of, highest_of, percentile
@@ -27,7 +28,6 @@ from gateway.pipeline.report.formats import (
     HOUR,
     MINUTE,
     SECOND,
-    columns_of,
     duration,
     latency,
     name_of,
@@ -602,7 +602,7 @@ class TestTextsOfClients:
     def test_both_ends_of_a_long_name_stay(self) -> None:
         assert shortened("/queue/short", 20) == "/queue/short"
         assert shortened("/queue/one-that-is-long.7", 15) == "/queue/…-long.7"
-        assert columns_of(shortened("日本語" * 20, 11)) <= 11
+        assert cell_len(shortened("日本語" * 20, 11)) <= 11
 
 
 class TestWhatStandsOut:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
+from rich.cells import cell_len
 
 from gateway import texts, times
 from gateway.texts import count, scaled
@@ -64,14 +65,9 @@ def _visible(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii") if hidden else char
 
 
-def columns_of(text: str) -> int:
-    """About how many columns a text takes; some scripts and all emoji take two per character."""
-    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
-
-
 def shortened(text: str, columns: int) -> str:
     """A text in so many columns, if necessary without its middle: names differ most often at their ends."""
-    if columns_of(text) <= columns:
+    if cell_len(text) <= columns:
         return text
     half = (columns - 1) // 2
     return _cut(text, half) + "…" + _cut(text[::-1], half)[::-1]
@@ -80,7 +76,7 @@ def shortened(text: str, columns: int) -> str:
 def _cut(text: str, columns: int) -> str:
     width = 0
     for place, char in enumerate(text):
-        width += columns_of(char)
+        width += cell_len(char)
         if width > columns:
             return text[:place]
     return text
