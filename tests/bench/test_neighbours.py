@@ -18,6 +18,7 @@ from tests.bench.neighbour_run import ERROR, RECEIPT, Peer, Run
 from tests.bench.neighbour_servers import DEDICATED, SHARED, TCP, TLS, WEBSOCKET, Server
 from tests.bench.neighbours import Measured, Waits, main
 from tests.bench.wire import NotMeasurableError, RowError
+from tests.support.deadline import PATIENCE
 from tests.support.virtual_time import run_in_virtual_time
 
 _CALM = Waits.of([1.0, 2.0, 3.0])
@@ -276,9 +277,16 @@ async def _answering(answer: bytes) -> AsyncIterator[int]:
 
 
 async def test_header_lines_without_an_error_fail_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.bench.neighbour_run._PATIENCE", 0.5)
     async with _answering(b"CONNECTED\n\n\0") as port:
         run = Run(_server(GATEWAY, port), TCP, SHARED, 1e-6)
+        log_in = run.session
+
+        async def session() -> Peer:
+            peer = await log_in()
+            monkeypatch.setattr("tests.bench.neighbour_run._PATIENCE", 0.0)  # for what does not come
+            return peer
+
+        monkeypatch.setattr(run, "session", session)
         with pytest.raises(RowError, match="only 0 of 1 ERROR"):
             await LOADS["header-lines"].work(run)
         for peer in run.peers:
@@ -290,7 +298,7 @@ async def test_metrics_that_are_not_answered_with_200_fail_the_row() -> None:
     async with _answering(b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n") as port:
         run = Run(replace(_server(GATEWAY), admin=port), TCP, SHARED, 1.0)
         with pytest.raises(RowError, match="not answered with 200"):
-            await asyncio.wait_for(neighbour_loads._metrics(run), 5)
+            await asyncio.wait_for(neighbour_loads._metrics(run), PATIENCE)
 
 
 def test_the_first_bytes_of_a_client_are_those_of_its_transport() -> None:

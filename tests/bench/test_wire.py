@@ -14,6 +14,7 @@ from tests.bench import payload
 from tests.bench.amqp_wire import AmqpWire, AtLeastOnceWire
 from tests.bench.other_wires import WebSocketWire
 from tests.bench.wire import Account, Acknowledger, RowError, Wire, connected_socket, pump, subscribe_frame
+from tests.support.deadline import PATIENCE
 
 Conversation = Callable[[socket.socket], None]
 CONNECTED = b"CONNECTED\nversion:1.2\n\n\0\n"
@@ -34,13 +35,13 @@ def serve() -> Iterator[Callable[[Conversation], Account]]:
             def run() -> None:
                 peer, _ = listener.accept()
                 with peer:
-                    peer.settimeout(10)
+                    peer.settimeout(PATIENCE)
                     _read_frame(peer)
                     conversation(peer)
 
             thread = threading.Thread(target=run, daemon=True)
             thread.start()
-            cleanup.callback(thread.join, 10)
+            cleanup.callback(thread.join, PATIENCE)
             return Account("127.0.0.1", listener.getsockname()[1], "guest", "guest", "/")
 
         yield start
@@ -256,7 +257,7 @@ def test_a_delivery_whose_last_byte_comes_alone_is_counted_then_and_not_before(
 
     def conversation(peer: socket.socket) -> None:
         peer.sendall(data[:-1])
-        go_on.wait(10)
+        go_on.wait(PATIENCE)
         peer.sendall(data[-1:])
         _answer(peer, amqp.Connection.Close, amqp.Connection.CloseOk())
 

@@ -10,8 +10,7 @@ import psutil
 import pytest
 
 from deploy.local.child import Child
-
-_DEADLINE = 10.0
+from tests.support.deadline import PATIENCE
 
 # Each prints a line when it is ready for the test.
 _OBEDIENT = "import time; print('up', flush=True); time.sleep(600)"
@@ -24,6 +23,7 @@ subprocess.Popen([sys.executable, '-c', {_OBEDIENT!r}], start_new_session=True)
 _OWNER = """
 import sys
 from deploy.local.child import Child
+from tests.support.deadline import PATIENCE
 child = Child([sys.executable, '-c', 'import time; time.sleep(600)'])
 print(child.pid, flush=True)
 child.wait()
@@ -41,7 +41,7 @@ def _running(code: str, directory: Path) -> Iterator[Child]:
 
 def _ended(pid: int) -> bool:
     try:
-        psutil.Process(pid).wait(_DEADLINE)
+        psutil.Process(pid).wait(PATIENCE)
     except psutil.NoSuchProcess:
         return True
     except psutil.TimeoutExpired:
@@ -85,7 +85,7 @@ def test_output_and_errors_are_appended_to_the_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("before\n")
     with Child(["sh", "-c", "echo out; echo err >&2"], log=log) as child:
-        assert child.wait(_DEADLINE) == 0
+        assert child.wait(PATIENCE) == 0
 
     assert log.read_text() == "before\nout\nerr\n"
 

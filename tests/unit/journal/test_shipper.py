@@ -23,6 +23,7 @@ from gateway.journal.files import lock
 from gateway.journal.segments import PATTERN, SegmentName, mark_of
 from gateway.journal.ship_targets import DirectoryTarget
 from gateway.journal.shipper import LOCK_NAME, SegmentDiffersError, ShipError, Shipper, Waiting
+from tests.support.deadline import PATIENCE
 from tests.unit.journal.test_writer import wait_for
 
 
@@ -258,7 +259,7 @@ def test_one_that_differs_stops_no_other(journal: Path, tmp_path: Path) -> None:
     wait_for(lambda: shipper.stats.segments == 1)
     wait_for(lambda: shipper.stats.waiting.segments == 1)
     assert shipper.stats.errors == 1
-    assert not shipper.close(10)
+    assert not shipper.close(PATIENCE)
 
 
 def test_what_comes_is_shipped_when_it_is_finished(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +273,7 @@ def test_what_comes_is_shipped_when_it_is_finished(journal: Path, monkeypatch: p
         finished(journal, number)
         shipper.wake()
         wait_for(lambda number=number: len(place.names) == number + 1)  # type: ignore[misc]
-    assert shipper.close(10)
+    assert shipper.close(PATIENCE)
     assert place.is_closed
 
 
@@ -292,7 +293,7 @@ def test_a_place_that_is_out_of_order_is_tried_again_and_what_waits_is_counted(
     assert time.time() - 1001 < waiting.oldest_age < time.time() - 999
     place.is_broken = False
     wait_for(lambda: shipper.stats.segments == 3)
-    assert shipper.close(10)
+    assert shipper.close(PATIENCE)
     assert shipper.stats.waiting.oldest_age == 0
 
 
@@ -341,7 +342,7 @@ def test_an_end_does_not_hammer_a_place_that_is_out_of_order(journal: Path, monk
     wait_for(lambda: bell.waits == 1)
     assert shipper.stats.errors == 1
     assert not shipper.close(0.05)
-    shipper._thread.join(10)
+    shipper._thread.join(PATIENCE)
     assert not shipper._thread.is_alive()
     assert shipper.stats.errors == 1
 
@@ -364,7 +365,7 @@ def test_one_that_cannot_be_read_stops_no_other_and_is_tried_again(
     unreadable.rmdir()
     finished(journal, 1)
     wait_for(lambda: len(place.names) == 2)
-    assert shipper.close(10)
+    assert shipper.close(PATIENCE)
 
 
 def test_by_hand_all_are_tried_and_those_that_were_not_shipped_are_told(journal: Path, tmp_path: Path) -> None:
@@ -431,7 +432,7 @@ def test_while_a_place_is_out_of_order_segments_that_are_finished_cost_no_look(
         shipper._thread.join(0.001)
     assert look.call_count == 1
     place.is_broken = False
-    assert shipper.close(10)
+    assert shipper.close(PATIENCE)
 
 
 def test_one_process_at_a_time_ships_a_directory_and_another_goes_on_when_it_ends(
@@ -449,7 +450,7 @@ def test_one_process_at_a_time_ships_a_directory_and_another_goes_on_when_it_end
         wait_for(lambda: shipper.stats.waiting.segments == 1)
         assert place.names == []
     wait_for(lambda: len(place.names) == 1)
-    assert shipper.close(10)
+    assert shipper.close(PATIENCE)
     assert shipper.stats.errors == 0
 
 

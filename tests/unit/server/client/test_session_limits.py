@@ -12,6 +12,7 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.server.client.session_limits import Bucket, LimitReachedError, RateLimiter, SessionLimits
 from gateway.server.client_address import network_of
 from gateway.session.context import Hold
+from tests.support.deadline import within
 from tests.support.playbook import Playbook, stomp
 
 
@@ -259,7 +260,8 @@ async def test_a_session_in_debt_is_not_read_until_it_is_paid() -> None:
     assert play.session.holds == {Hold.RATE_LIMIT}
     play.client("SEND", "destination:/topic/t", body="held")
     assert "amq.topic t held" not in play.published()
-    await asyncio.wait_for(resumed.wait(), 10)
+    async with within():
+        await resumed.wait()
     assert play.session.holds == set()
     play.go_on()
     assert play.published() == ["amq.topic t held"]
@@ -307,7 +309,8 @@ async def test_what_comes_in_one_read_goes_out_in_steps() -> None:
     while sum(steps) < 1000:
         rate_limiter.charge(2)
         assert play.session.holds == {Hold.RATE_LIMIT}
-        await asyncio.wait_for(resumed.wait(), 10)
+        async with within():
+            await resumed.wait()
         resumed.clear()
         play.go_on()
         steps.append(len(play.published()))

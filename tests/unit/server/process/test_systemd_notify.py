@@ -13,15 +13,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.server.process.systemd_notify import SystemdNotifier
-
-_WITHIN = 10.0
+from tests.support.deadline import PATIENCE
 
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(str(tmp_path / "notify"))
-        listening.settimeout(_WITHIN)
+        listening.settimeout(PATIENCE)
         yield listening
 
 
@@ -53,7 +52,7 @@ async def test_a_reload_is_announced_with_its_time_and_ended_by_ready(manager: s
 async def test_the_socket_may_have_an_abstract_name() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind("")  # Linux chooses an abstract name
-        listening.settimeout(_WITHIN)
+        listening.settimeout(PATIENCE)
         SystemdNotifier({"NOTIFY_SOCKET": "@" + listening.getsockname().decode()[1:]}).ready()
         assert _heard(listening) == ["READY=1"]
 
