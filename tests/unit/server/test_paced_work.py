@@ -80,7 +80,11 @@ async def test_what_work_causes_waits_behind_the_rest() -> None:
 
 
 async def test_what_is_for_later_waits_for_another_round_though_there_is_time() -> None:
-    work, done = PacedWork(), list[int]()
+    work, done = PacedWork(lambda: 0.0), list[int]()
+    work.later(_Owner(), partial(done.append, 0))
+    assert done == []
+    await asyncio.sleep(0)
+    assert done.pop() == 0
 
     def first() -> None:
         done.append(1)
