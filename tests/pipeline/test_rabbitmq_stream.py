@@ -148,7 +148,8 @@ def test_a_query_takes_what_its_limit_allows_and_goes_on_from_its_checkpoint(
 
     first = started(spark, broker_url, stream, tmp_path, **options)
     first.awaitTermination()
-    assert [each["numInputRows"] for each in first.recentProgress] == [1000, 1000, 500]
+    # Spark also tells of a look that has found nothing, if it took long.
+    assert [rows for each in first.recentProgress if (rows := each["numInputRows"])] == [1000, 1000, 500]
     publish(broker_url, stream, numbered(2500, 2600))
     started(spark, broker_url, stream, tmp_path, **options).awaitTermination()
 
