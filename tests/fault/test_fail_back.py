@@ -16,7 +16,7 @@ from deploy.local.ports import free_ports
 from gateway.errors import ExitCode
 from tests.support.admin import AdminClient
 from tests.support.chaos import chaos
-from tests.support.deadline import until, within
+from tests.support.deadline import PATIENCE, until, within
 from tests.support.gateway import GatewayProcess, configuration, gateway_process
 from tests.support.stomp_client import Frame, StompClient
 
@@ -66,14 +66,14 @@ def setup(broker: Broker, request: pytest.FixtureRequest) -> Iterator[Setup]:
     [port] = free_ports(1)
     upstream = {"urls": [f"amqp://127.0.0.1:{port}", f"amqp://{broker.host}:{broker.amqp_port}"]}
     document = configuration(broker.amqp_url, {"links": request.param}, upstream=upstream, admin="127.0.0.1:0")
-    with gateway_process(document) as process:
+    with gateway_process(document, module="tests.support.one_by_one") as process:
         yield Setup(process, AdminClient(process.admin), port, (broker.host, broker.amqp_port))
         process.assert_no_internal_errors()
 
 
 async def test_new_channels_go_to_the_preferred_broker_and_old_links_end_with_their_channels(setup: Setup) -> None:
     topic = f"/topic/{secrets.token_hex(6)}"
-    async with within(), StompClient.logged_in(setup.process.address) as old:
+    async with within(3 * PATIENCE), StompClient.logged_in(setup.process.address) as old:
         await old.ask("SUBSCRIBE", id="a", destination=topic)
         # So much that the shared link has a channel of its own, for markers.
         await old.ask("SEND", b"1" * (1 << 20), destination="/topic/elsewhere")
@@ -91,7 +91,7 @@ async def test_new_channels_go_to_the_preferred_broker_and_old_links_end_with_th
 
 
 async def test_nothing_changes_while_the_preferred_broker_does_not_answer(setup: Setup) -> None:
-    async with within(), StompClient.logged_in(setup.process.address) as client:
+    async with within(3 * PATIENCE), StompClient.logged_in(setup.process.address) as client:
         await client.ask("SEND", b"x", destination="/topic/elsewhere")
         code, printed = await setup.fail_back()
         assert code == ExitCode.FAILURE

@@ -88,6 +88,7 @@ class GatewayProcess:
         environment: more environment variables.
         descriptors: the most files and sockets that it may have open; None: as many as the tests.
         from_nothing: it loads all its modules itself, where others may be forked from a process that has.
+        module: is run in place of ``gateway``, and loads all of it itself, too.
     """
 
     child: ChildProcess
@@ -99,6 +100,7 @@ class GatewayProcess:
         descriptors: int | None = None,
         *,
         from_nothing: bool = False,
+        module: str = "gateway",
     ) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="stomp-gateway-test-")
         folder = Path(self._directory.name)
@@ -108,8 +110,8 @@ class GatewayProcess:
         arguments, variables = ["serve", "--config", str(self.config)], {**os.environ, **(environment or {})}
         limiting = () if descriptors is None else ("sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh")
         with self.log.open("wb") as log:
-            if limiting or from_nothing:
-                command = [*limiting, sys.executable, "-m", "gateway", *arguments]
+            if limiting or from_nothing or module != "gateway":
+                command = [*limiting, sys.executable, "-m", module, *arguments]
                 self.child = subprocess.Popen(command, cwd=ROOT, stderr=log, env=variables)
             else:
                 self.child = prefork.start(arguments, variables, log.fileno())
@@ -227,9 +229,10 @@ def gateway_process(
     descriptors: int | None = None,
     *,
     from_nothing: bool = False,
+    module: str = "gateway",
 ) -> Iterator[GatewayProcess]:
     """A gateway as a child process, for the time of a ``with`` block; see `GatewayProcess`."""
-    process = GatewayProcess(document, environment, descriptors, from_nothing=from_nothing)
+    process = GatewayProcess(document, environment, descriptors, from_nothing=from_nothing, module=module)
     try:
         yield process
     finally:
