@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import os
 import re
 import secrets
-import tempfile
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
@@ -20,6 +18,7 @@ from gateway.journal.schema import OTHER
 from gateway.patterns import Pattern
 from gateway.session.destinations import DestinationKind
 from gateway.stomp.block_cache import BlockCache
+from gateway.whole_files import written_beside
 
 KIND_CODES: Final = {
     DestinationKind.QUEUE: "queue",
@@ -129,17 +128,8 @@ def users_key(directory: Path, given: Path | None) -> bytes:
 
 def _make_key(path: Path) -> None:
     """Write a new key whole or not at all; if another gateway does so at the same moment, one of the two keys stays."""
-    file, name = tempfile.mkstemp(prefix=".key-", dir=path.parent)  # readable by its owner alone
-    new = Path(name)
-    try:
-        with os.fdopen(file, "wb") as stream:
-            stream.write(secrets.token_bytes(_KEY_SIZE))
-            stream.flush()
-            os.fsync(stream.fileno())
-        with contextlib.suppress(FileExistsError):
-            path.hardlink_to(new)
-    finally:
-        new.unlink()
+    with written_beside(path, secrets.token_bytes(_KEY_SIZE), 0o600) as new, contextlib.suppress(FileExistsError):
+        path.hardlink_to(new)
 
 
 @lru_cache(_REMEMBERED_PEERS)

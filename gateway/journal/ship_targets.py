@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from gateway.errors import GatewayError
 from gateway.journal.files import make_directory, sync_directory
 from gateway.journal.shipper import SegmentDiffersError, ShipError, ShipTarget
+from gateway.whole_files import written_beside
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -72,19 +71,10 @@ class DirectoryTarget:
 
     def _write(self, path: Path, data: bytes) -> None:
         """A reader sees all of it or nothing."""
-        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-        try:
-            with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _FILE_MODE), "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+        with written_beside(path, data, _FILE_MODE) as part:
             # If another process puts this name at the same time, it puts the same bytes.
             part.rename(path)
-            self._remove_left(path.parent)
-        except OSError:
-            with suppress(OSError):
-                part.unlink()
-            raise
+        self._remove_left(path.parent)
         sync_directory(path.parent)
 
     def _remove_left(self, directory: Path) -> None:

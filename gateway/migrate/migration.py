@@ -2,11 +2,9 @@
 
 import os
 import re
-import secrets
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +13,7 @@ from gateway.errors import ConfigError, ExitCode, GatewayError, Mistake, UsageEr
 from gateway.migrate.output import MigrateError, MigrationReport, Severity
 from gateway.migrate.source_files import read_sources
 from gateway.migrate.translation import translate
+from gateway.whole_files import written_beside
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TLS_FILE: Final = re.compile(r"(?:listeners\[[0-9]+\]|upstream)\.tls\.(?:cert_file|key_file|ca_file)")
@@ -133,22 +132,16 @@ def write_file(file: Path, text: str, *, is_private: bool, force: bool) -> None:
 
     Raises GatewayError if it cannot be written, and UsageError if it exists and `force` is not set.
     """
-    temporary = file.parent / f".{file.name}.{secrets.token_hex(16)}"
     try:
-        mode = 0o600 if is_private else 0o644
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as opened:
-            opened.write(text)
-        if force:
-            temporary.replace(file)
-        else:
-            os.link(temporary, file)  # never replaces a file, unlike a rename
+        with written_beside(file, text.encode(), 0o600 if is_private else 0o644) as new:
+            if force:
+                new.replace(file)
+            else:
+                file.hardlink_to(new)  # never replaces a file, unlike a rename
     except FileExistsError:
         _refuse_existing(file)
     except OSError as error:
         raise GatewayError(f"{file} cannot be written: {error.strerror or error}.") from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
 
 
 def _refuse_existing(file: Path) -> None:

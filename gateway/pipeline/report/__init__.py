@@ -5,10 +5,8 @@ The page loads nothing from elsewhere and runs no script. What it has is in page
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -24,6 +22,7 @@ from gateway.pipeline.report.findings import LAG, Found, as_json, as_prometheus,
 from gateway.pipeline.report.formats import LATENCIES, SECOND, TEMPLATES, moment, shown
 from gateway.pipeline.report.queries import TEN_SECONDS, LakeQueries, Row, Span, Sql, known_span, newest_line
 from gateway.times import micros_of
+from gateway.whole_files import written_beside
 
 FORMATS: Final = ("html", "json", "prometheus")
 STANDARD_OUTPUT: Final = Path("-")
@@ -99,21 +98,14 @@ def _write(output: Path, text: str) -> None:
     if output == STANDARD_OUTPUT:
         sys.stdout.write(text)
         return
-    temporary = output.with_name(f".{output.name[:100]}.{os.getpid()}")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(output)
+        with written_beside(output, text.encode(), 0o666) as new:
+            new.replace(output)
     except OSError as error:
         reason = error.strerror or error
         raise PipelineError(
             f"cannot write {output}: {reason}. Give -o a file in a directory that exists and that you may write to."
         ) from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
 
 
 # The page.
