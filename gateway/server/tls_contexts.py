@@ -181,10 +181,11 @@ class TlsContext:
                 _refuse_invalid(chain, datetime.now(UTC))
         except OSError as error:
             # Unusable files are tried again, because two states may look the same. One log line is enough.
-            if states != self._unusable:
+            before, self._unusable = self._unusable, states
+            if states != before:
                 self.refused += 1
+                # Last: whoever reads it finds the metrics changed.
                 log.error("certificate unusable", file=str(self.file), reason=error.strerror or str(error))
-            self._unusable = states
             return False
         self._unusable = None
         self.context, self._chain = context, chain

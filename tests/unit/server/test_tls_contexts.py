@@ -7,12 +7,14 @@ import os
 import shutil
 import ssl
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
 
 from gateway.config.tls_settings import ServerTls
 from gateway.config.virtual_host import UpstreamTls
+from gateway.server import tls_contexts
 from gateway.server.tls_contexts import TlsContext, TlsContexts
 from tests.support.certificates import Authority
 
@@ -60,6 +62,18 @@ def test_files_that_stay_unusable_are_logged_once_and_used_when_they_fit(
     assert context.context is not before
     assert not context.is_stale
     assert [line["event"] for line in lines] == ["certificate unusable"] * 2 + ["certificate changed"]
+
+
+def test_who_reads_in_the_log_that_a_file_is_unusable_finds_the_metrics_changed(
+    settings: ServerTls, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look happens in a thread, so the metrics may be asked for at that moment."""
+    context, seen = TlsContext(settings), []
+    log = SimpleNamespace(error=lambda *_, **__: seen.append((context.is_stale, context.refused)))
+    monkeypatch.setattr(tls_contexts, "log", log)
+    shutil.copy(authority.sign(tmp_path, "renewed")[0], settings.cert_file)
+    assert not context.look()
+    assert seen == [(True, 1)]
 
 
 @pytest.mark.parametrize(
