@@ -352,7 +352,7 @@ async def test_who_asked_for_what_is_in_log_and_journal_at_every_level_of_the_lo
         reader = AdminClient(process.admin, ("reader", "geheim-2"))
         wrong = AdminClient(process.admin, ("operator", "geheim-3"))
         swapped = AdminClient(process.admin, ("geheim-1", "operator"))
-        async with within(), StompClient.logged_in(process.address) as client:
+        async with within(60), StompClient.logged_in(process.address) as client:
             session = f"/api/sessions/{client.connected['session']}"
             expected: list[tuple[object, ...]] = []
             for name, method, path in (

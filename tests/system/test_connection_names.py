@@ -22,7 +22,7 @@ async def _connections(management: Management, login: str, count: int) -> dict[s
     async def observe() -> list[dict[str, Any]]:
         return [each["client_properties"] for each in await management.connections() if each.get("user") == login]
 
-    found = await until(observe, lambda found: len(found) == count)
+    found = await until(observe, lambda found: len(found) == count, seconds=60)
     return {each["gateway_purpose"]: each for each in found}
 
 

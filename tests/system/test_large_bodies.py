@@ -60,22 +60,22 @@ async def pass_through(client: StompClient | WebSocketClient, destination: str) 
 
 
 async def test_over_tcp(process: GatewayProcess, queue: str) -> None:
-    async with StompClient.logged_in(process.address) as client, within(30):
+    async with StompClient.logged_in(process.address) as client, within(60):
         await pass_through(client, f"/queue/{queue}")
 
 
 async def test_over_tls(process: GatewayProcess, queue: str, tls: tuple[Authority, dict[str, object]]) -> None:
     context = ssl.create_default_context(cafile=str(Path(tls[0].certificate)))
-    async with StompClient.logged_in(listening(process, 3)[1], tls=context) as client, within(30):
+    async with StompClient.logged_in(listening(process, 3)[1], tls=context) as client, within(60):
         await pass_through(client, f"/queue/{queue}")
 
 
 async def test_over_websocket(process: GatewayProcess, queue: str) -> None:
-    async with WebSocketClient.logged_in(listening(process, 3)[2]) as client, within(30):
+    async with WebSocketClient.logged_in(listening(process, 3)[2]) as client, within(60):
         await pass_through(client, f"/queue/{queue}")
 
 
 async def test_on_the_event_loop_of_asyncio(broker_url: str, queue: str) -> None:
     async with gateway_here(parsed(broker_url)) as gateway:
-        async with StompClient.logged_in(gateway.addresses[0]) as client, within(30):
+        async with StompClient.logged_in(gateway.addresses[0]) as client, within(60):
             await pass_through(client, f"/queue/{queue}")
