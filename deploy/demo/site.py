@@ -24,7 +24,7 @@ from deploy.local.ports import LOOPBACK
 from deploy.local.probe import listens
 
 _AUTHORIZATION: Final = "Basic " + base64.b64encode(b"guest:guest").decode()  # of a private node on loopback
-_START_TIMEOUT: Final = 30.0
+_START_TIMEOUT: Final = 120.0
 """Seconds that the gateway may take to listen."""
 _STOP_TIMEOUT: Final = 40.0
 """Seconds that it may take to stop; more than its drain_timeout."""
