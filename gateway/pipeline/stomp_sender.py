@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import socket
-import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from gateway.client_tls import client_context
 from gateway.errors import PipelineError
 from gateway.stomp.frame import encode
 from gateway.stomp.frame_scanner import FrameScanner, ScannedFrame, UnreadableStreamError
@@ -213,7 +213,7 @@ def send_headers(message: Mapping[str, Any], identifier: tuple[bytes, bytes]) ->
 
 def _with_tls(plain: socket.socket, host: str) -> socket.socket:
     try:
-        return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
+        return client_context(None, verify=True).wrap_socket(plain, server_hostname=host)
     except OSError:
         plain.close()
         raise

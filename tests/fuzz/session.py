@@ -36,7 +36,6 @@ _CLIENTS: Final = 4
 _ROUNDS: Final = 2000
 _LONGEST_READ: Final = 65_536
 
-_QUEUES: Final = ("q", "full", "test", "a/b")
 _KEYS: Final = (("", "q"), ("", "test"), ("amq.topic", "a.b"), ("amq.topic", "t"), ("amq.fanout", ""), ("", "reply"))
 _PROPERTIES: Final = tuple(
     write_properties(properties)

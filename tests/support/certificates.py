@@ -19,7 +19,7 @@ Rdn = Sequence[tuple[x509.ObjectIdentifier, str]]
 """One part of a subject: its attributes, of which there is normally one."""
 
 _DAY: Final = datetime.timedelta(days=1)
-_LOCALHOST: Final = (x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1")))
+LOCALHOST: Final = (x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1")))
 _SIGNS: Final = x509.KeyUsage(
     digital_signature=True,
     key_cert_sign=True,
@@ -90,7 +90,7 @@ class Authority:
             The certificate and its key.
         """
         subject = distinguished_name([(_COMMON_NAME, "localhost")])
-        identity = self.identify(directory, name, subject, _LOCALHOST, days=days)
+        identity = self.identify(directory, name, subject, LOCALHOST, days=days)
         return identity.certificate, identity.key
 
     def identify(
@@ -102,6 +102,7 @@ class Authority:
         *,
         valid: bool = True,
         days: tuple[int, int] = (-3, 1),
+        names_key: bool = True,
     ) -> Identity:
         """Make a certificate for anybody.
 
@@ -112,6 +113,7 @@ class Authority:
             alternative_names: what else they are called; bytes are the extension's value as it is.
             valid: False for one that expired yesterday.
             days: as for ``sign``.
+            names_key: False for one that does not identify the authority's key, as many private ones do not.
         """
         days = days if valid else (-3, -1)
         own = serialization.load_pem_private_key(self.key.read_bytes(), None)
@@ -122,7 +124,8 @@ class Authority:
         usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH])
         builder = _builder(subject, issuer, key.public_key(), days).add_extension(usage, critical=False)
         of_issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(own.public_key())
-        builder = builder.add_extension(of_issuer, critical=False)
+        if names_key:
+            builder = builder.add_extension(of_issuer, critical=False)
         if isinstance(alternative_names, bytes):
             raw = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, alternative_names)
             builder = builder.add_extension(raw, critical=False)
