@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
 
-# Seconds that transports and tasks get to close by themselves.
-_GRACE: Final = 1.0
+# How often transports and tasks are looked at until they have closed by themselves: for a second, or for longer if this
+# process gets no processor for a while.
+_LOOKS: Final = 50
 _LOOK_AGAIN: Final = 0.02
 
 # How many examples Hypothesis tries: HYPOTHESIS_PROFILE=fast (default) for every run, deep for a long search, and few
@@ -83,12 +84,11 @@ async def no_leaks() -> AsyncIterator[None]:
 async def _leaks() -> list[str]:
     """Describe the tasks, transports and timers that are left in the running loop."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + _GRACE
-    while (found := list(_left(loop))) or _is_closing(loop):
-        if loop.time() > deadline:
+    for _ in range(_LOOKS):
+        if not any(_left(loop)) and not _is_closing(loop):
             break
         await asyncio.sleep(_LOOK_AGAIN)
-    return found
+    return list(_left(loop))
 
 
 def _is_closing(loop: Any) -> bool:  # noqa: ANN401 - as below
