@@ -76,7 +76,7 @@ class Broker:
 
         return self._with_channel(inspect)
 
-    def require_depth(self, queue: str, expected: int, *, patience: float = 10.0) -> None:
+    def require_depth(self, queue: str, expected: int, *, patience: float = 20.0) -> None:
         """Require that `queue` has no consumer any more and `expected` ready messages, after some seconds at most.
 
         Without consumers, messages that were delivered and never settled count as ready again.
