@@ -18,6 +18,7 @@ from typing import Final, Protocol, cast
 
 import structlog
 
+from gateway.config.addresses import SocketAddress
 from gateway.server.paced_work import PacedWork
 from gateway.tap.conversation import Conversation
 
@@ -181,7 +182,7 @@ class TappedConnection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if is_client:
             host, port, *_ = peer
-            self.peer = f"{host}:{port}"
+            self.peer = str(SocketAddress(host, port))
             # Until the server is connected.
             transport.pause_reading()
             self._conversation = self._context.begin(self, host)

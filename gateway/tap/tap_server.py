@@ -103,8 +103,8 @@ class TapServer:
             for each in sockets
         ]
         self._timers = [PeriodicTimer(_FLUSH_INTERVAL, self._flush), PeriodicTimer(_STAT_INTERVAL, self._time_passed)]
-        for host, port in self.addresses:
-            log.info("tap listening", address=f"{host}:{port}", upstream=str(settings.upstream))
+        for address in self.addresses:
+            log.info("tap listening", address=str(SocketAddress(*address)), upstream=str(settings.upstream))
         log.info("journal opened", directory=str(settings.directory), boot=self._writer.boot)
 
     def _accepted(self) -> Ending:

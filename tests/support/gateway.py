@@ -245,7 +245,7 @@ def listening(process: GatewayProcess, count: int) -> list[Address]:
     while len(lines := process.logged("listening")) < count:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    return [(host, int(port)) for host, _, port in (line["address"].rpartition(":") for line in lines)]
+    return [(host.strip("[]"), int(port)) for host, _, port in (line["address"].rpartition(":") for line in lines)]
 
 
 @contextlib.asynccontextmanager

@@ -17,6 +17,7 @@ from typing import Final
 
 import structlog
 
+from gateway.config.addresses import SocketAddress
 from gateway.config.listener_settings import Listener
 from gateway.config.model import FailedLoginLimits
 from gateway.server.counts import Counts
@@ -122,7 +123,7 @@ class OpenListener:
         self._treatment = self._treat(listener, self._treatment.make_protocol)
         sockets = await self._bound(listener)
         self.addresses = [each.getsockname()[:2] for each in sockets if each.family != socket.AF_UNIX]
-        self.names = [f"{host}:{port}" for host, port in self.addresses] or [self._address]
+        self.names = [str(SocketAddress(*each)) for each in self.addresses] or [self._address]
         self._limits.place = repr(self.names)
         self._sockets = sockets
         for each in sockets:

@@ -758,6 +758,14 @@ async def test_without_ipv6_every_address_is_every_ipv4_address(
     assert [line["address"] for line in lines if line["event"] == "no ipv6"] == ["[::]:0"]
 
 
+async def test_the_log_says_where_it_listens_as_the_configuration_does() -> None:
+    with structlog.testing.capture_logs() as lines:
+        async with gateway_here(_listening_at("[::1]:0", "127.0.0.1:0")) as gateway:
+            (_, one), (_, other) = gateway.addresses
+    named = [line["address"] for line in lines if line["event"] == "listening"]
+    assert named == [f"[::1]:{one}", f"127.0.0.1:{other}"]
+
+
 @pytest.mark.parametrize("addresses", [["[::]:0"], ["[::1]:0", "0.0.0.0:0"], ["127.0.0.1:0", "[::]:0"]])
 async def test_without_ipv6_an_address_that_nothing_stands_for_cannot_be_listened_on(
     monkeypatch: pytest.MonkeyPatch, addresses: list[str]
