@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Self
 
-from tests.support.deadline import within
+from tests.support.deadline import PATIENCE, within
 from tests.support.gateway import ROOT, GatewayProcess
 
 Item = dict[str, Any]
@@ -39,18 +39,19 @@ class TraceReader:
         )  # fmt: skip
         reader = cls(process)
         try:
-            await reader.until(lambda item: item.get("event") == "trace started")
+            # The command has to load first.
+            await reader.until(lambda item: item.get("event") == "trace started", 3 * PATIENCE)
             yield reader
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.communicate()
 
-    async def until(self, is_last: Callable[[Item], bool]) -> Item:
+    async def until(self, is_last: Callable[[Item], bool], seconds: float = PATIENCE) -> Item:
         """Read up to a line; which is among ``items`` afterwards, too."""
         assert self._process.stdout is not None
         assert self._process.stderr is not None
-        async with within():
+        async with within(seconds):
             while line := await self._process.stdout.readline():
                 self.items.append(json.loads(line))
                 if is_last(self.items[-1]):

@@ -12,7 +12,7 @@ import pytest
 from gateway.errors import ExitCode
 from tests.support.admin import AdminClient
 from tests.support.certificates import Authority
-from tests.support.deadline import within
+from tests.support.deadline import PATIENCE, within
 from tests.support.gateway import GatewayProcess, configuration, gateway_process, listening
 from tests.support.stomp_client import StompClient, encoded
 from tests.support.trace_reader import TraceReader
@@ -43,7 +43,7 @@ def gateway(
 
 async def test_a_client_that_cannot_connect_is_seen_by_its_address(gateway: GatewayProcess) -> None:
     """With a wrong passcode; without the NUL behind its frame; and with something that is no STOMP."""
-    async with within(), TraceReader.begun(gateway, "--address", "127.0.0.1") as trace:
+    async with within(6 * PATIENCE), TraceReader.begun(gateway, "--address", "127.0.0.1") as trace:
         async with StompClient.dialled(gateway.address) as client:
             client.write("CONNECT", accept_version="1.2", host="/", login="guest", passcode=SECRET, key=SECRET)
             await client.expect("ERROR", message="Bad CONNECT")
@@ -79,7 +79,7 @@ async def test_clients_of_a_login_are_seen_in_both_directions_and_no_others(
     plain, over_tls, websocket = listening(gateway, 3)
     tls = ssl.create_default_context(cafile=str(authority.certificate))
     destination = f"/queue/{queue}"
-    async with within(), StompClient.logged_in(plain, heart_beat="0,0") as early:
+    async with within(6 * PATIENCE), StompClient.logged_in(plain, heart_beat="0,0") as early:
         async with TraceReader.begun(gateway, "--login", "guest") as trace:
             assert trace.items[0]["clients"] >= 1
             early.write("SEND", SECRET.encode(), destination=destination, api_key=SECRET, colour="blue")
@@ -121,7 +121,7 @@ async def test_clients_of_a_login_are_seen_in_both_directions_and_no_others(
 
 
 async def test_the_trace_of_a_session_ends_with_it(gateway: GatewayProcess) -> None:
-    async with within(), StompClient.logged_in(gateway.address) as client:
+    async with within(6 * PATIENCE), StompClient.logged_in(gateway.address) as client:
         async with TraceReader.begun(gateway, client.connected["session"]) as trace:
             client.writer.write(b"\n\n\n")
             await client.disconnect()

@@ -29,9 +29,9 @@ LISTENERS: dict[str, dict[str, Any]] = {
     "binary": {"frame": "binary"},
     "compressed": {"compression": True, "login_timeout": 60},  # what comes before a login takes its time here
     "small": {"max_frame_size_unauthenticated": 1024, "max_headers": 1000},
-    "hasty": {"login_timeout": 1, "ping_interval": 0},
+    "hasty": {"login_timeout": 3, "ping_interval": 0},
     "watchful": {"ping_interval": 0.5, "idle_timeout": 2},
-    "idle": {"ping_interval": 0, "idle_timeout": 1},
+    "idle": {"ping_interval": 0, "idle_timeout": 3},
     "crowded": {"max_connections": 2},
 }
 LARGEST = 2 << 20

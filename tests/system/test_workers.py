@@ -154,7 +154,7 @@ async def test_a_trace_sees_clients_of_all_workers_also_of_a_successor(process: 
                     by_successor.add(client.connected["session"])
                     await client.ask("SEND", b"x", destination="/topic/traced")
 
-    async with within(2 * PATIENCE), on_each_worker(process) as by_worker:
+    async with within(6 * PATIENCE), on_each_worker(process) as by_worker:
         async with TraceReader.begun(process, "--login", "guest") as trace:
             clients = [group[0] for group in by_worker]
             for client in clients:
