@@ -359,10 +359,9 @@ async def test_tls_websocket_and_the_proxy_protocol_work_on_each_worker(
     with gateway_process(document) as process:
         async with within(2 * PATIENCE):
             await started(process)
-            lines = process.logged("listening")
             addresses = dict.fromkeys(listening(process, WORKERS * len(listeners)))
             assert len(addresses) == len(listeners)
-            assert {line["worker"] for line in lines} == set(range(WORKERS))
+            assert {line["worker"] for line in process.logged("listening")} == set(range(WORKERS))
             secure, web, proxied = addresses
             preface = b"PROXY TCP4 192.0.2.7 192.0.2.8 1000 61613\r\n"
             served: dict[str, set[int]] = {}
