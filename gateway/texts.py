@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Container, Iterator, Sequence
-from math import floor, log10
+from math import floor, isfinite, log10
 from typing import Final
+
+# Unicode's control and format characters, surrogates, code points without a meaning, and ends of lines.
+_ESCAPED: Final = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 
 _EXACT_BELOW: Final = 10_000
 _UNITS_OF_TIME: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
@@ -13,11 +17,13 @@ _UNITS_OF_TIME: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 def printable(text: str) -> str:
     r"""A text with Python's escapes for what would control a terminal or the reading direction, such as ``\x1b``.
 
-    It is on one line. No-break spaces and unassigned code points are escaped, too.
+    It is on one line. Unassigned code points are escaped, too; spaces of all kinds are not.
     """
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return "".join(
+        char.encode("unicode_escape").decode() if unicodedata.category(char) in _ESCAPED else char for char in text
+    )
 
 
 def counted(count: int, what: str, one: str = "", more: str = "") -> str:
@@ -31,7 +37,7 @@ def aligned(rows: Sequence[Sequence[str]], figures: Container[int] = ()) -> Iter
 
     Not a `rich.table.Table`, which takes a second for each thousand rows.
     """
-    from rich.cells import cell_len  # noqa: PLC0415 - it loads slowly, and no gateway needs it
+    from rich.cells import cell_len  # noqa: PLC0415 - `--help` must not load it
 
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -45,8 +51,8 @@ def aligned(rows: Sequence[Sequence[str]], figures: Container[int] = ()) -> Iter
 
 def three_digits(value: float) -> str:
     """A value to three significant digits: 0.123, 1.2, 45.6, 789."""
-    if value == 0:
-        return "0"
+    if value == 0 or not isfinite(value):
+        return f"{value:g}"
     text = f"{value:.{max(0, 2 - floor(log10(abs(value))))}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
@@ -72,7 +78,7 @@ def byte_size(number: float) -> str:
 def duration(seconds: float) -> str:
     """A time span in its two largest units: `3 d 4 h`, `12 min`."""
     parts: list[tuple[int, str]] = []
-    left = int(seconds)
+    left = max(0, int(seconds))
     for unit, size in _UNITS_OF_TIME:
         whole, left = divmod(left, size)
         if whole or parts:

@@ -22,7 +22,7 @@ def micros_of(moment: datetime) -> int:
 
 def moment(micros: float) -> str:
     """A time to the second, for people: 2026-11-21 14:05:10."""
-    return f"{datetime_of(micros):%Y-%m-%d %H:%M:%S}"
+    return datetime_of(micros).replace(tzinfo=None).isoformat(" ", "seconds")
 
 
 def iso(micros: float, timespec: str) -> str:

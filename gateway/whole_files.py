@@ -13,9 +13,9 @@ from pathlib import Path
 def written_beside(path: Path, data: bytes, mode: int) -> Iterator[Path]:
     """A new file with these bytes, in the directory of ``path``: to be renamed or linked to it in the block.
 
-    What is left of it is removed at the end of the block.
+    What is left of it is removed at the end of the block. A process that is killed leaves a hidden ``.part``.
     """
-    new = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.part")
+    new = path.parent / f".{secrets.token_hex(8)}.part"
     try:
         with os.fdopen(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as file:
             file.write(data)

@@ -18,7 +18,7 @@ NOTHING: Final = "-"
 
 
 def clean(text: str) -> str:
-    """Text that a client may have chosen, as `printable` has it, with two backslashes for each.
+    """Text that a client may have chosen, as `printable` shows it, and with each backslash doubled.
 
     So different texts never look the same.
     """

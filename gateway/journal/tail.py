@@ -184,7 +184,7 @@ class Printer:
             print(entry.raw.decode("utf-8", "replace"))
             return
         when = datetime_of(entry.t)
-        if (day := f"{when:%Y-%m-%d}") != self._day:
+        if (day := str(when.date())) != self._day:
             self._day = day
             print(f"-- {day} (UTC)")
         node = entry.segment.name.node

@@ -163,5 +163,4 @@ def entries(setting: Setting | None) -> tuple[Setting, ...]:
 
 def shown(name: str) -> str:
     """A name from a file, short enough for a line of text."""
-    text = printable(name)
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+    return printable(name[:_MAX_SHOWN]) + ("..." if len(name) > _MAX_SHOWN else "")

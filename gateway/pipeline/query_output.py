@@ -28,7 +28,6 @@ _READING: Final = re.compile(
     r"(?:Analyze\s+)?(?:Projection|Filter|WindowAggr|Aggregate|Sort|Limit|Union|Distinct|DistinctOn|Unnest|Values|Subquery|"
     r"SubqueryAlias|EmptyRelation|TableScan|RecursiveQuery|Repartition|DescribeTable|CrossJoin|\w+ Join|Cross Join)\b"
 )
-
 """The top of a logical plan that only reads. Plans that write files or make tables have that at their top."""
 _EXPLAIN: Final = "explain format indent\n"
 """Shows the plan of what follows. Without the format, a query that begins with `analyze` would run."""

@@ -21,7 +21,7 @@ _COST_OF_FRAME: Final = 256
 class Transaction:
     """The frames of an open transaction, in order.
 
-    ``kept_bytes``: the sum of `size_of` its frames. ``since``: the first time after BEGIN that is known, in seconds.
+    ``kept_bytes``: the sum of `size_of` its frames. ``since``: the time of the first `expire` after BEGIN, in seconds.
     """
 
     sends: list[Frame] = field(default_factory=list)

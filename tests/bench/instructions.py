@@ -40,7 +40,7 @@ class NotCountableError(Exception):
 
 
 def _without_search(run: Callable[[], object]) -> None:
-    """Run while Python does not search for garbage: what others have left may execute something at its end."""
+    """Run without garbage collections, in which objects of others may execute their ends."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

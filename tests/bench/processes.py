@@ -94,5 +94,5 @@ def _holds(descriptors: Path, targets: set[str]) -> bool:
 def _target(entry: Path) -> str:
     try:
         return os.readlink(entry)
-    except FileNotFoundError:  # closed meanwhile, as the one is in which the entries themselves were read
+    except FileNotFoundError:  # closed meanwhile; the one with which the directory was read is, too
         return ""

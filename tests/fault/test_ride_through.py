@@ -200,11 +200,12 @@ async def test_a_session_outlives_a_broker_that_is_killed_under_an_alarm(
         await asyncio.to_thread(mortal.start)
         assert [each["receipt-id"] for each in await frames(client, 2)] == ["r1", "r2"]
         client.write("SUBSCRIBE", id="a", destination="/queue/alarmed")
-        bodies: dict[bytes, None] = {}
+        bodies: list[bytes] = []
         while b"behind" not in bodies:
-            # What the broker had on disk when it was killed, but had not confirmed, is there twice.
-            bodies[(await client.expect("MESSAGE")).body] = None
-        assert list(bodies) == [b"before", b"during", b"behind"]
+            bodies.append((await client.expect("MESSAGE")).body)
+        # What the broker had on disk when it was killed, but had not confirmed, may be there twice.
+        assert bodies[:2] + bodies[-1:] == [b"before", b"during", b"behind"]
+        assert bodies[2:-1] in ([], [b"during"])
         await client.disconnect()
 
 

@@ -604,6 +604,10 @@ class TestTextsOfClients:
         assert shortened("/queue/one-that-is-long.7", 15) == "/queue/…-long.7"
         assert cell_len(shortened("日本語" * 20, 11)) <= 11
 
+    @pytest.mark.parametrize("letter", ["e\u0301", "\u0301", "\u2764\ufe0f", "\U0001f468\u200d\U0001f469"])
+    def test_signs_without_a_width_do_not_make_a_name_long(self, letter: str) -> None:
+        assert len(shortened(letter * 500, 40)) <= 40
+
 
 class TestWhatStandsOut:
     """Each threshold, just reached and just missed."""

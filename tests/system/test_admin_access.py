@@ -297,11 +297,8 @@ async def test_a_default_admin_port_that_is_taken_is_only_a_warning(broker_url: 
     document = configuration(broker_url)
     del document["admin"]
     with contextlib.ExitStack() as stack:
-        taken = stack.enter_context(socket.socket())
-        # As the gateway does it: connections that have ended do not keep it away, so they may not keep this one away.
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with contextlib.suppress(AssertionError):  # another program uses it, not just for a moment
-            await until(partial(_taken, taken), bool)
+            await until(partial(_take_admin_port, stack), bool, 5)
         process = stack.enter_context(gateway_process(document))
         async with StompClient.logged_in(process.address) as client:
             await client.ask("SEND", b"x", destination="/topic/admin")
@@ -311,14 +308,17 @@ async def test_a_default_admin_port_that_is_taken_is_only_a_warning(broker_url: 
         assert line["level"] == "warning"
 
 
-async def _taken(listener: socket.socket) -> bool:
-    """Whether this socket has the default admin port now."""
-    try:
+async def _take_admin_port(stack: contextlib.ExitStack) -> bool:
+    """Listen on the default admin port until the stack ends. Returns whether that was possible."""
+    with contextlib.ExitStack() as attempt, contextlib.suppress(OSError):
+        listener = attempt.enter_context(socket.socket())
+        # As the gateway does it: connections that have ended do not keep it away, so they may not keep this one away.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((DEFAULT_ADMIN_ADDRESS.host, DEFAULT_ADMIN_ADDRESS.port))
         listener.listen()
-    except OSError:
-        return False
-    return True
+        stack.push(attempt.pop_all())
+        return True
+    return False
 
 
 async def test_a_configured_admin_port_that_is_taken_is_an_error(broker_url: str) -> None:

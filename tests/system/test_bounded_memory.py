@@ -132,7 +132,8 @@ async def reasons(process: GatewayProcess) -> list[str]:
 async def test_a_slow_reader_that_left_does_not_delay_the_shutdown(broker_url: str, backlog: str, how: str) -> None:
     """The gateway does not read the client's own link any more. The shutdown closes it without waiting."""
     settings = {"slow_consumer_timeout": 1 if how == "slow-consumer" else 60}
-    with gateway_process(configuration(broker_url, settings, drain_timeout=300), from_nothing=True) as process:
+    document = configuration(broker_url, settings, drain_timeout=600)
+    with gateway_process(document, module="tests.support.waits_long") as process:
         async with StompClient.logged_in(process.address, receive_buffer=SMALL) as slow, within(60):
             slow.write("SUBSCRIBE", id="s", ack="client", destination=backlog)
             await slow.expect("MESSAGE")

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Iterator
-from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -112,6 +111,7 @@ async def test_a_delivery_that_is_not_acknowledged_in_time(
     errors = []
     names = (queue, f"{queue}-plugin")
     async with contextlib.AsyncExitStack() as stack, within(60):
+        stack.push_async_callback(amqp.delete_queue, names[1])
         readers = [await stack.enter_async_context(StompClient.logged_in(address)) for address in both]
         for slow, name in zip(readers, names, strict=True):
             await slow.ask("SUBSCRIBE", id="a", ack="client", prefetch_count=prefetch, destination=f"/queue/{name}")
@@ -130,7 +130,6 @@ async def test_a_delivery_that_is_not_acknowledged_in_time(
                 await other.expect("MESSAGE", b"undisturbed")
                 await next_client.disconnect()
                 await other.disconnect()
-        await amqp.delete_queue(names[1])
     # The channel's number differs.
     messages, bodies = zip(*errors, strict=True)
     assert set(messages) == {"precondition_failed"}
@@ -209,8 +208,8 @@ async def test_the_sessions_of_a_deleted_user_end(
             if address == both[0]:
                 assert error == ("connection_forced", f"CONNECTION_FORCED - user '{user}' is deleted")
             # The gateway trusts the login until the broker has closed all of its connections, one after the other.
-            login = partial(_first_answer, address, user)
-            refusal = error_text(await until(login, lambda frame: frame.command == "ERROR"))
+            await until(management.connections, lambda found: all(each.get("user") != user for each in found))
+            refusal = error_text(await _first_answer(address, user))
             assert refusal.message == "Bad CONNECT"
             assert refusal.body.rstrip("\n") == f"Access refused for user '{user}'"  # 4.3 leaves the line feed out
 

@@ -196,28 +196,27 @@ async def test_login_timeout_ends_a_connection_that_sends_no_frame(broker_url: s
 async def test_the_gateway_sends_heart_beats(gateway_address: Address) -> None:
     async with StompClient.logged_in(gateway_address, heart_beat="0,1000") as client, within():
         assert client.connected["heart-beat"] == "1000,0"
-        loop = asyncio.get_running_loop()
-        took = 4.0
+        loop, took = asyncio.get_running_loop(), list[float]()
         # A machine that stands still for a moment may delay some of them.
-        while took > 3.5:
+        while len(took) < 3 and min(took, default=4.0) > 3.5:
             start = loop.time()
             assert await client.reader.readexactly(3) == b"\n\n\n"
-            took = loop.time() - start
+            took.append(loop.time() - start)
+        assert min(took) <= 3.5
 
 
 async def test_the_gateway_ends_a_connection_that_promised_heart_beats_and_sends_none(gateway_address: Address) -> None:
-    loop = asyncio.get_running_loop()
-    took = 6.0
+    loop, took = asyncio.get_running_loop(), list[float]()
     # It must take so long. A machine that stands still for a moment may make it longer.
     async with within(60):
-        while took > 5:
+        while len(took) < 3 and min(took, default=6.0) > 5:
             start = loop.time()
             async with StompClient.logged_in(gateway_address, heart_beat="1000,0") as client:
                 assert client.connected["heart-beat"] == "0,1000"
                 await client.expect("ERROR", message="Heart-beat timeout")
-                took = loop.time() - start
-                assert took >= 2
+                took.append(loop.time() - start)
                 await client.closed()
+    assert 2 <= min(took) <= 5
 
 
 async def test_a_client_that_sends_heart_beats_stays_connected(gateway_address: Address) -> None:
@@ -297,11 +296,11 @@ async def test_a_client_that_sends_very_many_frames_does_not_block_others(gatewa
         # A gateway that did all at once would answer a few pairs.
         answers: list[int] = []
         # Once more if it was this process that did nothing meanwhile.
-        while len(answers) < 3 and max(answers, default=0) < 30:
+        while len(answers) < 3 and max(answers, default=0) < 15:
             busy.writer.write((encoded("BEGIN", transaction="t") + encoded("ABORT", transaction="t")) * 50_000)
             answers.append(await answers_during(busy.ask("BEGIN", transaction="last"), other))
             await busy.ask("ABORT", transaction="last")
-        assert max(answers) >= 30
+        assert max(answers) >= 15
 
 
 async def test_subscribes_sent_before_a_half_close_have_their_receipts_in_order(gateway_address: Address) -> None:

@@ -51,13 +51,13 @@ async def test_others_are_answered_while_a_client_floods(process: GatewayProcess
         StompClient.logged_in(process.address) as client,
         within(60),
     ):
-        # It takes hundreds of milliseconds, and a turn five. A gateway that did all at once would answer a few pairs.
+        # It takes hundreds of milliseconds. A gateway that did all at once would answer about five pairs.
         answers: list[int] = []
         # Once more if it was this process that did nothing meanwhile.
-        while len(answers) < 3 and max(answers, default=0) < 30:
+        while len(answers) < 3 and max(answers, default=0) < 15:
             client.writer.write(sends)
             answers.append(await answers_during(client.ask("SEND", destination="/topic/t"), other))
-        assert max(answers) >= 30
+        assert max(answers) >= 15
 
 
 async def test_a_transaction_beyond_its_bound_is_one_line_in_the_log(process: GatewayProcess) -> None:

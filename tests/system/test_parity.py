@@ -50,7 +50,7 @@ def before(broker: Broker) -> set[str]:
     return set() if isinstance(broker, GivenBroker) else _made(broker)
 
 
-def _nothing_is_left(broker: Broker, before: set[str]) -> None:
+def _wait_until_nothing_is_left(broker: Broker, before: set[str]) -> None:
     """Wait until all is gone; an exclusive queue goes with its connection, which a server closes when it sees it go."""
     deadline = time.monotonic() + PATIENCE
     while left := _made(broker) - before:
@@ -93,9 +93,9 @@ def test_no_rule_is_different(whole: Whole) -> None:
     assert {outcomes[name] for name in others} <= {"skipped"}
 
 
-def test_nothing_is_left_in_the_broker(own_broker: Broker, before: set[str], whole: Whole) -> None:
+def test_wait_until_nothing_is_left_in_the_broker(own_broker: Broker, before: set[str], whole: Whole) -> None:
     assert whole.returncode == ExitCode.OK
-    _nothing_is_left(own_broker, before)
+    _wait_until_nothing_is_left(own_broker, before)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_signal_leaves_nothing_in_the_broker(
         process.send_signal(number)
         _, errors = process.communicate(timeout=300)
     assert (process.returncode, errors) == (code, "")
-    _nothing_is_left(own_broker, before)
+    _wait_until_nothing_is_left(own_broker, before)
 
 
 def test_a_closed_standard_output_ends_it_silently(
@@ -141,7 +141,7 @@ def test_a_closed_standard_output_ends_it_silently(
         errors = process.stderr.read()
         process.wait(timeout=300)
     assert (process.returncode, errors) == (ExitCode.FAILURE, "")
-    _nothing_is_left(own_broker, before)
+    _wait_until_nothing_is_left(own_broker, before)
 
 
 def test_a_gateway_that_passes_every_host_on_is_equal(plugin_address: Address, broker_url: str) -> None:
@@ -166,7 +166,7 @@ def test_servers_of_different_virtual_hosts_are_an_error_before_anything_is_play
     assert f"what is sent through the gateway at {other.address[0]}:{other.address[1]} does not arrive" in errors
     assert "--plugin, --gateway and --amqp must be of the same broker" in errors
     assert not [line for line in printed.splitlines() if line.startswith(("equal", "DIFFERENT"))]
-    _nothing_is_left(own_broker, before)
+    _wait_until_nothing_is_left(own_broker, before)
 
 
 def test_a_user_without_permissions_is_an_error_in_one_sentence(

@@ -115,7 +115,7 @@ async def test_a_message_that_is_refused_counts_as_with_the_plugin(
             assert await deliveries(client, refuse) == expected
             if expected is None:
                 client.write("ACK", id=(await client.receive())["ack"])
-            # Until then it has its subscriptions, and would get what is meant for the next one.
+            # Its subscriptions would take what the next client is to get.
             await client.disconnect()
 
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 from deploy.local.broker import Broker
 from gateway.parity.amqp_broker import AmqpBroker, BrokerMessage
 from gateway.server.process.gateway import Gateway
-from tests.support.deadline import until, within
+from tests.support.deadline import PATIENCE, until, within
 from tests.support.gateway import gateway_here, parsed
 from tests.support.management import EVERYTHING, PASSCODE, Management
 from tests.support.stomp_client import ConnectionOverError, ErrorText, StompClient, error_text, final_error
@@ -45,7 +45,10 @@ async def rechecking(
 @asynccontextmanager
 async def client_of(gateway: Gateway, user: str) -> AsyncIterator[StompClient]:
     passcode = "guest" if user == "guest" else PASSCODE
-    async with StompClient.logged_in(gateway.addresses[0], login=user, passcode=passcode) as client, within():
+    async with (
+        StompClient.logged_in(gateway.addresses[0], login=user, passcode=passcode) as client,
+        within(3 * PATIENCE),
+    ):
         yield client
 
 

@@ -160,8 +160,7 @@ async def test_nothing_is_lost_under_auto_when_the_gateway_stops_before_a_slow_c
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_sigterm_and_sigint_stop_an_idle_gateway_at_once(broker_url: str, number: signal.Signals) -> None:
-    # At once is sooner than it may take.
-    with gateway_process(configuration(broker_url, drain_timeout=600), from_nothing=True) as process:
+    with gateway_process(configuration(broker_url, drain_timeout=600), module="tests.support.waits_long") as process:
         process.child.send_signal(number)
         assert await process.exit_code(PATIENCE) == ExitCode.OK
 

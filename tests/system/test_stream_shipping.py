@@ -227,7 +227,7 @@ def test_following_ends_with_sigterm(broker_url: str, stream: str, tmp_path: Pat
             assert process.poll() is None
         process.terminate()
         try:
-            out, _ = process.communicate(timeout=PATIENCE)
+            out, _ = process.communicate(timeout=3 * PATIENCE)
         finally:
             process.kill()
     assert process.returncode == ExitCode.OK

@@ -288,7 +288,8 @@ async def test_decompression_bombs_use_bounded_memory(gateway: Gateway) -> None:
 
 async def test_a_shutdown_sends_an_error_and_a_close_frame(broker_url: str) -> None:
     listeners = [{"websocket": "127.0.0.1:0", "login_timeout": 600}]
-    with gateway_process(configuration(broker_url, listeners=listeners, drain_timeout=600)) as process:
+    document = configuration(broker_url, listeners=listeners, drain_timeout=600)
+    with gateway_process(document, module="tests.support.waits_long") as process:
         reader, writer = await asyncio.open_connection(*process.address)
         async with within(3 * PATIENCE), WebSocketClient.logged_in(process.address) as client:
             process.terminate()

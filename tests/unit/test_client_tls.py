@@ -14,6 +14,7 @@ from gateway.client_tls import client_context
 from gateway.errors import PipelineError
 from gateway.pipeline.stomp_sender import StompSender, StompServer
 from tests.support.certificates import LOCALHOST, Authority
+from tests.support.deadline import PATIENCE
 
 
 def test_every_python_takes_certificates_without_a_key_identifier() -> None:
@@ -45,6 +46,7 @@ def test_messages_are_sent_again_to_a_server_with_such_a_certificate(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(identity.certificate, identity.key)
     with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(PATIENCE)
 
         def refuse() -> None:
             plain, _ = listening.accept()
@@ -52,8 +54,8 @@ def test_messages_are_sent_again_to_a_server_with_such_a_certificate(
                 client.recv(4096)
                 client.sendall(b"ERROR\nmessage:not today\n\n\0")
 
-        server = threading.Thread(target=refuse)
+        server = threading.Thread(target=refuse, daemon=True)
         server.start()
         with pytest.raises(PipelineError, match="not today"):
             StompSender(StompServer.read(f"stomps://localhost:{listening.getsockname()[1]}/"))
-        server.join()
+        server.join(PATIENCE)

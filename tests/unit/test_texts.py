@@ -19,12 +19,14 @@ from gateway.texts import byte_size, count, counted, duration, latency, printabl
         (rate(None), "-"),
         (byte_size(1023), "1023 B"),
         (byte_size(1536), "1.5 KiB"),
+        (byte_size(float("inf")), "inf TiB"),
         (duration(59.9), "59 s"),
         (duration(3 * 86400 + 4 * 3600 + 59), "3 d 4 h"),
         (duration(12 * 60), "12 min"),
         (duration(12 * 86400 + 4 * 3600 + 59), "12 d 4 h"),
         (duration(12 * 86400 + 59), "12 d"),
         (duration(0.5), "0 s"),
+        (duration(-5), "0 s"),
         (latency(0), "0 us"),
         (latency(0.00123), "1.23 ms"),
         (latency(0.000045), "45 us"),
@@ -56,7 +58,11 @@ def test_nouns_follow_their_numbers() -> None:
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [("Jürgen 日本", "Jürgen 日本"), ("\x1b]0;owned\x07", r"\x1b]0;owned\x07"), ("a\nb\u202e", r"a\nb\u202e")],
+    [
+        ("Jürgen\u3000日本", "Jürgen\u3000日本"),
+        ("\x1b]0;owned\x07", r"\x1b]0;owned\x07"),
+        ("a\nb\u202e", r"a\nb\u202e"),
+    ],
 )
 def test_nothing_controls_a_terminal(text: str, shown: str) -> None:
     assert printable(text) == shown

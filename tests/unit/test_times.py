@@ -20,6 +20,7 @@ _A_TIME = 1_795_269_910_123_456
         (iso(_A_TIME, "microseconds"), "2026-11-21T14:05:10.123456Z"),
         (moment(1 << 63), "9999-12-31 23:59:59"),
         (moment(-1), "1969-12-31 23:59:59"),
+        (moment(-1 << 63), "0001-01-01 00:00:00"),
     ],
 )
 def test_times_are_texts(shown: str, text: str) -> None:

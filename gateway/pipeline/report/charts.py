@@ -18,7 +18,6 @@ from typing import Any, Final
 import altair as alt
 import vl_convert
 from markupsafe import Markup
-from rich.cells import cell_len
 
 from gateway.pipeline.report.formats import (
     DAY,
@@ -26,6 +25,7 @@ from gateway.pipeline.report.formats import (
     MILLISECOND,
     MINUTE,
     SECOND,
+    columns_of,
     duration,
     latency,
     name_of,
@@ -233,7 +233,7 @@ def bars(
     ]  # fmt: skip
     slots = len(values)
     highest = max(bar["value"] for bar in drawn) or 1
-    longest = max(cell_len(bar["label"]) for bar in drawn)
+    longest = max(columns_of(bar["label"]) for bar in drawn)
     across = alt.X("value:Q", axis=None, scale=alt.Scale(domain=[0, highest], nice=False))
     colours = alt.Scale(domain=[1, 2], range=["var(--c1)", "var(--c2)"])
     opacity = alt.Scale(domain=[1, 2], range=[1, 0.3])  # tells them apart without colours
@@ -334,7 +334,7 @@ def _joined(parts: Sequence[str], columns: int) -> str:
     """Parts in so many columns. The others tell rows apart whose first part is the same, so that one gives way."""
     first, *others = parts or [name_of(None)]
     rest = shortened("".join(f" · {part}" for part in others), columns // 2)
-    return shortened(first, columns - cell_len(rest)) + rest
+    return shortened(first, columns - columns_of(rest)) + rest
 
 
 def _names(canvas: Canvas, place: Mapping[str, Any], room: float) -> Any:

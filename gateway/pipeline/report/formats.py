@@ -65,9 +65,14 @@ def _visible(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii") if hidden else char
 
 
+def columns_of(text: str) -> int:
+    """At most how many columns a text takes. A combining mark counts as one, so that all names have a bound."""
+    return sum(max(1, cell_len(char)) for char in text)
+
+
 def shortened(text: str, columns: int) -> str:
     """A text in so many columns, if necessary without its middle: names differ most often at their ends."""
-    if cell_len(text) <= columns:
+    if columns_of(text) <= columns:
         return text
     half = (columns - 1) // 2
     return _cut(text, half) + "…" + _cut(text[::-1], half)[::-1]
@@ -76,7 +81,7 @@ def shortened(text: str, columns: int) -> str:
 def _cut(text: str, columns: int) -> str:
     width = 0
     for place, char in enumerate(text):
-        width += cell_len(char)
+        width += columns_of(char)
         if width > columns:
             return text[:place]
     return text

@@ -23,7 +23,6 @@ subprocess.Popen([sys.executable, '-c', {_OBEDIENT!r}], start_new_session=True)
 _OWNER = """
 import sys
 from deploy.local.child import Child
-from tests.support.deadline import PATIENCE
 child = Child([sys.executable, '-c', 'import time; time.sleep(600)'])
 print(child.pid, flush=True)
 child.wait()

@@ -105,6 +105,15 @@ def test_a_file_that_comes_meanwhile_stays_too(tmp_path: Path) -> None:
         write_file(tmp_path / "none" / "x.yaml", "other", is_private=True, force=False)
 
 
+@pytest.mark.parametrize("directory", [".", "there"])
+def test_a_directory_is_not_replaced(directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(GatewayError, match="cannot be written: "):
+        write_file(Path(directory), "x", is_private=False, force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
 def test_only_the_owner_may_read_a_file_with_a_passcode(files: Files, migrate: Migrate) -> None:
     outcome = migrate(*files(rabbitmq__conf=f"stomp.default_user = app\nstomp.default_pass = {SECRET}\n"))
     assert stat.S_IMODE(outcome.made.stat().st_mode) == 0o600

@@ -109,7 +109,7 @@ def test_begin_again_makes_a_transaction_young() -> None:
     assert known.expire(100.0) == []
 
 
-def test_a_transaction_that_begins_just_before_it_is_looked_for_old_ones_is_not_old() -> None:
+def test_a_transaction_that_began_just_before_the_check_is_not_old() -> None:
     """Nobody tells when it began, only that it was after the time before."""
     known = transactions()
     assert known.expire(0.0) == []
