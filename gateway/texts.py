@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Container, Iterator, Sequence
 from math import floor, isfinite, log10
 from typing import Final
 
-# Unicode's control and format characters, surrogates, code points without a meaning, and ends of lines.
-_ESCAPED: Final = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
-
+_WIDE_SPACE: Final = "\u3000"
 _EXACT_BELOW: Final = 10_000
 _UNITS_OF_TIME: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
@@ -17,12 +14,12 @@ _UNITS_OF_TIME: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 def printable(text: str) -> str:
     r"""A text with Python's escapes for what would control a terminal or the reading direction, such as ``\x1b``.
 
-    It is on one line. Unassigned code points are escaped, too; spaces of all kinds are not.
+    It is on one line. What looks like a space is escaped, too, except the wide one of Chinese and Japanese.
     """
     if text.isprintable():
         return text
     return "".join(
-        char.encode("unicode_escape").decode() if unicodedata.category(char) in _ESCAPED else char for char in text
+        char if char.isprintable() or char == _WIDE_SPACE else char.encode("unicode_escape").decode() for char in text
     )
 
 

@@ -162,5 +162,5 @@ def entries(setting: Setting | None) -> tuple[Setting, ...]:
 
 
 def shown(name: str) -> str:
-    """A name from a file, short enough for a line of text."""
+    """At most 80 characters of a name from a file, as `printable` shows them."""
     return printable(name[:_MAX_SHOWN]) + ("..." if len(name) > _MAX_SHOWN else "")

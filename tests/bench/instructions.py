@@ -40,7 +40,7 @@ class NotCountableError(Exception):
 
 
 def _without_search(run: Callable[[], object]) -> None:
-    """Run without garbage collections, in which objects of others may execute their ends."""
+    """Run without garbage collections, which may run finalizers of other objects."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

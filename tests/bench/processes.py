@@ -94,5 +94,5 @@ def _holds(descriptors: Path, targets: set[str]) -> bool:
 def _target(entry: Path) -> str:
     try:
         return os.readlink(entry)
-    except FileNotFoundError:  # closed meanwhile; the one with which the directory was read is, too
+    except FileNotFoundError:  # closed meanwhile, as is the one that read the directory
         return ""

@@ -13,7 +13,7 @@ from gateway.server.listen import websocket
 _TEN_MINUTES = 600.0
 
 if __name__ == "__main__":
-    # Before the modules that take a copy are loaded. They are final.
+    # Set before the modules load that copy them. All are `Final`.
     link.CLOSE_TIMEOUT = channel.CLOSED_WITHIN = websocket._CLOSE_TIMEOUT = _TEN_MINUTES  # type: ignore[misc]
 
     from gateway.cli import main

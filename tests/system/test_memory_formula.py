@@ -98,11 +98,6 @@ async def memory(process: GatewayProcess) -> int:
     return process.memory
 
 
-async def below(process: GatewayProcess, most: int) -> int:
-    """Wait for what the strangers sent, which comes back bit by bit, seconds after they have gone. Returns the size."""
-    return await until(lambda: memory(process), lambda size: size < most)
-
-
 async def test_memory_is_bounded_by_the_formula(process: GatewayProcess) -> None:
     async with within(240):
         assert await fleet(process) < formula(SESSIONS, SUBSCRIPTIONS)
@@ -111,4 +106,5 @@ async def test_memory_is_bounded_by_the_formula(process: GatewayProcess) -> None
         # The second round uses the memory of the first.
         for _ in range(2):
             await flood(process)
-            most = min(most, 5_000_000 + await below(process, most))
+            # What the strangers sent comes back some seconds after they have gone, bit by bit.
+            await until(lambda: memory(process), lambda size: size < most)

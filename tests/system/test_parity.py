@@ -93,7 +93,7 @@ def test_no_rule_is_different(whole: Whole) -> None:
     assert {outcomes[name] for name in others} <= {"skipped"}
 
 
-def test_wait_until_nothing_is_left_in_the_broker(own_broker: Broker, before: set[str], whole: Whole) -> None:
+def test_nothing_is_left_in_the_broker(own_broker: Broker, before: set[str], whole: Whole) -> None:
     assert whole.returncode == ExitCode.OK
     _wait_until_nothing_is_left(own_broker, before)
 

@@ -50,6 +50,7 @@ def test_messages_are_sent_again_to_a_server_with_such_a_certificate(
 
         def refuse() -> None:
             plain, _ = listening.accept()
+            plain.settimeout(PATIENCE)
             with suppress(OSError), context.wrap_socket(plain, server_side=True) as client:
                 client.recv(4096)
                 client.sendall(b"ERROR\nmessage:not today\n\n\0")
@@ -59,3 +60,4 @@ def test_messages_are_sent_again_to_a_server_with_such_a_certificate(
         with pytest.raises(PipelineError, match="not today"):
             StompSender(StompServer.read(f"stomps://localhost:{listening.getsockname()[1]}/"))
         server.join(PATIENCE)
+        assert not server.is_alive()
