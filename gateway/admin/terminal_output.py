@@ -1,4 +1,4 @@
-"""Texts for terminals: clients' texts made harmless, numbers with their units, and the columns of sessions and links.
+"""What terminal commands show of sessions and links: columns, and clients' texts made harmless.
 
 Every `--help` reads the columns, so nothing large is imported here.
 """

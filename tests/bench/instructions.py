@@ -39,7 +39,7 @@ class NotCountableError(Exception):
     """Instructions cannot be counted or compared here; the message is a sentence for the report."""
 
 
-def _without_search(run: Callable[[], object]) -> None:
+def _without_collections(run: Callable[[], object]) -> None:
     """Run without garbage collections, which may run finalizers of other objects."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -67,7 +67,7 @@ if sys.version_info >= (3, 12):
         monitoring.register_callback(tool, monitoring.events.INSTRUCTION, on_instruction)
         monitoring.set_events(tool, monitoring.events.INSTRUCTION)
         try:
-            _without_search(run)
+            _without_collections(run)
         finally:
             monitoring.set_events(tool, monitoring.events.NO_EVENTS)
             monitoring.register_callback(tool, monitoring.events.INSTRUCTION, None)
@@ -99,7 +99,7 @@ else:
         before = sys.gettrace()  # of a debugger, or of who measures coverage
         sys.settrace(on_call)
         try:
-            _without_search(run)
+            _without_collections(run)
         finally:
             sys.settrace(before)
         return counts

@@ -56,7 +56,7 @@ def test_each_instruction_of_a_function_and_of_those_that_it_calls_is_counted_an
 
 
 class _Left:
-    """Garbage that a search finds, and that executes something at its end."""
+    """Is in a reference cycle, and has a finalizer that executes something."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -65,9 +65,9 @@ class _Left:
         sum([number for number in range(100)])
 
 
-def test_what_a_search_for_garbage_executes_is_not_counted() -> None:
+def test_what_a_garbage_collection_executes_is_not_counted() -> None:
     def run() -> object:
-        return [[] for _ in range(10_000)]  # after some hundreds Python searches
+        return [[] for _ in range(10_000)]  # after some hundreds Python collects garbage
 
     before = count_instructions(run)
     gc.collect()

@@ -22,6 +22,7 @@ from gateway.config.model import GatewayConfig
 from gateway.server.broker import dialer
 from gateway.server.broker.broker_state import Circuit
 from gateway.server.process.gateway import Gateway
+from tests.support import one_by_one
 from tests.support.chaos import ChaosProxy, Direction, chaos
 from tests.support.deadline import until, within
 from tests.support.gateway import gateway_here, parsed
@@ -124,8 +125,8 @@ async def test_many_clients_that_log_in_while_a_name_server_hangs(broker: Broker
 
 def wait_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on a broker is dialled only if the one before it has failed."""
-    monkeypatch.setattr(dialer, "_MOMENT", 3600.0)
-    monkeypatch.setattr(dialer, "_ALL_DIALLED", 36_000.0)
+    for name, seconds in one_by_one.CONSTANTS.items():
+        monkeypatch.setattr(dialer, name, seconds)
 
 
 async def test_a_dead_broker_is_not_dialled_first_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ async def check_transcript(transcript: Transcript, address: Address, broker_url:
     """
     async with AmqpBroker.connected(broker_url) as broker:
         for_release = transcript.for_release(broker.release or ORACLE)
-        result = await play(for_release, SocketPeer(address, 3 * PATIENCE), broker, side, identity(broker_url))
+        result = await play(for_release, SocketPeer(address, PATIENCE), broker, side, identity(broker_url))
     result.raise_for_mismatch()
 
 

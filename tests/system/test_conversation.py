@@ -196,7 +196,8 @@ async def test_login_timeout_ends_a_connection_that_sends_no_frame(broker_url: s
 async def test_the_gateway_sends_heart_beats(gateway_address: Address) -> None:
     async with StompClient.logged_in(gateway_address, heart_beat="0,1000") as client, within():
         assert client.connected["heart-beat"] == "1000,0"
-        loop, took = asyncio.get_running_loop(), list[float]()
+        loop = asyncio.get_running_loop()
+        took: list[float] = []
         # A machine that stands still for a moment may delay some of them.
         while len(took) < 3 and min(took, default=4.0) > 3.5:
             start = loop.time()
@@ -206,7 +207,8 @@ async def test_the_gateway_sends_heart_beats(gateway_address: Address) -> None:
 
 
 async def test_the_gateway_ends_a_connection_that_promised_heart_beats_and_sends_none(gateway_address: Address) -> None:
-    loop, took = asyncio.get_running_loop(), list[float]()
+    loop = asyncio.get_running_loop()
+    took: list[float] = []
     # It must take so long. A machine that stands still for a moment may make it longer.
     async with within(60):
         while len(took) < 3 and min(took, default=6.0) > 5:
